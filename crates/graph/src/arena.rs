@@ -1,0 +1,315 @@
+//! The program under construction: one append-only arena of nodes, grouped into regions.
+//!
+//! Nodes are numbered in construction order, so operands always come before their users and every walk is a loop.
+//! A region is the root or the body of a loop. What a body uses from outside becomes an explicit operand: the first use
+//! adds a *capture*, a parameter of the body fed by the outer value. Constants are repeated instead of captured.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::panic::Location;
+use std::rc::Rc;
+
+use ferrotune_pjrt::{Mesh, Sharding};
+
+use crate::op::Op;
+use crate::ops::param::Param;
+use crate::sharding::Rules;
+use crate::tensor::Tensor;
+use crate::tensor_type::TensorType;
+
+/// Number of a node in its arena.
+pub(crate) type NodeId = usize;
+
+/// Number of a region in its arena; region 0 is the root.
+pub type RegionId = usize;
+
+/// One result of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub(crate) struct Value {
+    pub(crate) node: NodeId,
+    pub(crate) output: usize,
+}
+
+pub(crate) struct Node {
+    pub(crate) op: Rc<dyn Op>,
+    pub(crate) inputs: Vec<Value>,
+    pub(crate) types: Vec<TensorType>,
+    pub(crate) region: RegionId,
+    /// Path of the scopes that were open, such as `layers/attn`.
+    pub(crate) scope: Rc<str>,
+    pub(crate) location: &'static Location<'static>,
+}
+
+#[derive(Default)]
+pub(crate) struct Region {
+    /// Declared parameters first, then captures in order of first use.
+    pub(crate) params: Vec<NodeId>,
+    pub(crate) declared: usize,
+    /// Nodes in construction order, parameters included.
+    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) results: Vec<Value>,
+    /// Outer value (of the parent region) to the parameter that stands for it.
+    captures: Vec<(Value, NodeId)>,
+    captured: HashMap<Value, NodeId>,
+}
+
+/// An argument of the program.
+pub(crate) struct Input {
+    pub(crate) name: String,
+    pub(crate) node: NodeId,
+    pub(crate) sharding: Sharding,
+}
+
+/// The nodes and regions of one program; read by operations through [`Op`].
+pub struct Arena {
+    pub(crate) name: String,
+    pub(crate) mesh: Mesh,
+    pub(crate) rules: Rules,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) regions: Vec<Region>,
+    pub(crate) inputs: Vec<Input>,
+    open: Vec<RegionId>,
+    scope: Rc<str>,
+}
+
+impl Arena {
+    /// Replaces the scope path and returns the one before.
+    pub(crate) fn swap_scope(&mut self, scope: Rc<str>) -> Rc<str> {
+        std::mem::replace(&mut self.scope, scope)
+    }
+
+    pub(crate) fn value_type(&self, value: Value) -> &TensorType {
+        &self.nodes[value.node].types[value.output]
+    }
+}
+
+/// A program under construction. Cloning is cheap and names the same program.
+#[derive(Clone)]
+pub struct Graph(pub(crate) Rc<RefCell<Arena>>);
+
+/// A finished body: its region and the outer tensors that it captured, in the order of its capture parameters.
+pub(crate) struct ClosedRegion {
+    pub(crate) id: RegionId,
+    pub(crate) captures: Vec<Tensor>,
+}
+
+impl Graph {
+    /// An empty program called `name`, for `mesh`, whose logical axes are placed by `rules`.
+    pub fn new(name: &str, mesh: Mesh, rules: Rules) -> Self {
+        let arena = Arena {
+            name: name.to_owned(),
+            mesh,
+            rules,
+            nodes: Vec::new(),
+            regions: vec![Region::default()],
+            inputs: Vec::new(),
+            open: vec![0],
+            scope: Rc::from(""),
+        };
+        Self(Rc::new(RefCell::new(arena)))
+    }
+
+    /// The program's name.
+    pub fn name(&self) -> String {
+        self.0.borrow().name.clone()
+    }
+
+    /// The mesh that the program is written for.
+    pub fn mesh(&self) -> Mesh {
+        self.0.borrow().mesh.clone()
+    }
+
+    /// Runs `f` with `name` appended to the scope path; paths appear in XLA's messages and in dumps.
+    pub fn scope<R>(&self, name: &str, f: impl FnOnce() -> R) -> R {
+        let before = self.0.borrow().scope.clone();
+        let path = if before.is_empty() { name.to_owned() } else { format!("{before}/{name}") };
+        self.0.borrow_mut().scope = Rc::from(path);
+        let result = f();
+        self.0.borrow_mut().scope = before;
+        result
+    }
+
+    /// Adds an argument of the program; `axes` names one logical axis per dimension, `_` for none.
+    ///
+    /// # Panics
+    /// When `axes` has another length than `dims`, a logical axis is unknown, or the mesh does not divide a dimension:
+    /// the message names the tensor. Use [`Rules::place`] first for shapes that come from a user.
+    #[track_caller]
+    pub fn input(&self, name: &str, dtype: ferrotune_pjrt::DType, dims: &[usize], axes: &[&str]) -> Tensor {
+        let sharding = {
+            let arena = self.0.borrow();
+            arena.rules.place(name, dims, axes, &arena.mesh).unwrap_or_else(|e| panic!("{e}"))
+        };
+        self.input_placed(name, TensorType::new(dtype, dims), sharding)
+    }
+
+    /// Adds an argument whose sharding is already known.
+    #[track_caller]
+    pub fn input_placed(&self, name: &str, ty: TensorType, sharding: Sharding) -> Tensor {
+        let index = self.0.borrow().inputs.len();
+        assert_eq!(self.current_region(), 0, "argument `{name}` must be added outside of loop bodies");
+        let tensor = self.add(Param { index, types: vec![ty] }, &[]).remove(0);
+        let mut arena = self.0.borrow_mut();
+        arena.inputs.push(Input { name: name.to_owned(), node: tensor.value.node, sharding });
+        arena.regions[0].params.push(tensor.value.node);
+        drop(arena);
+        tensor
+    }
+
+    pub(crate) fn current_region(&self) -> RegionId {
+        *self.0.borrow().open.last().expect("the root region is always open")
+    }
+
+    /// Adds a node and returns its results.
+    #[track_caller]
+    pub(crate) fn add(&self, op: impl Op + 'static, inputs: &[&Tensor]) -> Vec<Tensor> {
+        self.add_shared(Rc::new(op), inputs)
+    }
+
+    /// Adds a single-result node.
+    #[track_caller]
+    pub(crate) fn add_one(&self, op: impl Op + 'static, inputs: &[&Tensor]) -> Tensor {
+        self.add(op, inputs).remove(0)
+    }
+
+    #[track_caller]
+    pub(crate) fn add_shared(&self, op: Rc<dyn Op>, inputs: &[&Tensor]) -> Vec<Tensor> {
+        let inputs: Vec<Value> = inputs.iter().map(|t| self.localize(t).value).collect();
+        let mut arena = self.0.borrow_mut();
+        let input_types: Vec<TensorType> = inputs.iter().map(|v| arena.value_type(*v).clone()).collect();
+        let types = match op.infer(&input_types) {
+            Ok(types) => types,
+            Err(why) => {
+                let shown: Vec<String> = input_types.iter().map(TensorType::to_string).collect();
+                let (name, scope) = (op.name().to_owned(), arena.scope.clone());
+                drop(arena);
+                panic!("`{name}` in `{scope}`: {why} (operands: {})", shown.join(", "));
+            }
+        };
+        let id = arena.nodes.len();
+        let region = *arena.open.last().expect("the root region is always open");
+        let scope = arena.scope.clone();
+        let outputs = types.len();
+        arena.nodes.push(Node { op, inputs, types, region, scope, location: Location::caller() });
+        arena.regions[region].nodes.push(id);
+        drop(arena);
+        (0..outputs).map(|output| Tensor { graph: self.clone(), value: Value { node: id, output } }).collect()
+    }
+
+    /// The tensor as the current region sees it: itself, a repeated constant, or a capture.
+    #[track_caller]
+    pub(crate) fn localize(&self, tensor: &Tensor) -> Tensor {
+        assert!(Rc::ptr_eq(&self.0, &tensor.graph.0), "a tensor of program `{}` is used in program `{}`", tensor.graph.name(), self.name());
+        let current = self.current_region();
+        let home = self.0.borrow().nodes[tensor.value.node].region;
+        if home == current {
+            return tensor.clone();
+        }
+        let op = self.0.borrow().nodes[tensor.value.node].op.clone();
+        if op.is_leaf() {
+            return self.add_shared(op, &[]).swap_remove(tensor.value.output);
+        }
+        let path = self.open_regions_below(home);
+        let mut value = tensor.value;
+        for region in path {
+            value = self.capture(region, value);
+        }
+        Tensor { graph: self.clone(), value }
+    }
+
+    /// Open regions strictly inside `home`, outermost first.
+    #[track_caller]
+    fn open_regions_below(&self, home: RegionId) -> Vec<RegionId> {
+        let arena = self.0.borrow();
+        match arena.open.iter().position(|r| *r == home) {
+            Some(at) => arena.open[at + 1..].to_vec(),
+            None => {
+                drop(arena);
+                panic!("a tensor of a loop body is used after the body was closed; return it from the body instead")
+            }
+        }
+    }
+
+    fn capture(&self, region: RegionId, outer: Value) -> Value {
+        let mut arena = self.0.borrow_mut();
+        if let Some(node) = arena.regions[region].captured.get(&outer) {
+            return Value { node: *node, output: 0 };
+        }
+        let ty = arena.value_type(outer).clone();
+        let node = arena.nodes.len();
+        let index = arena.regions[region].params.len();
+        let (scope, location) = (arena.scope.clone(), arena.nodes[outer.node].location);
+        arena.nodes.push(Node { op: Rc::new(Param { index, types: vec![ty.clone()] }), inputs: Vec::new(), types: vec![ty], region, scope, location });
+        let owner = &mut arena.regions[region];
+        owner.params.push(node);
+        owner.nodes.push(node);
+        owner.captures.push((outer, node));
+        owner.captured.insert(outer, node);
+        Value { node, output: 0 }
+    }
+
+    /// Traces a body with declared parameters of the given types; its results are what the closure returns.
+    #[track_caller]
+    pub(crate) fn trace_region(&self, params: &[TensorType], body: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> ClosedRegion {
+        let id = {
+            let mut arena = self.0.borrow_mut();
+            let id = arena.regions.len();
+            arena.regions.push(Region::default());
+            arena.open.push(id);
+            id
+        };
+        let mut args = Vec::with_capacity(params.len());
+        for (index, ty) in params.iter().enumerate() {
+            let arg = self.add(Param { index, types: vec![ty.clone()] }, &[]).remove(0);
+            self.0.borrow_mut().regions[id].params.push(arg.value.node);
+            args.push(arg);
+        }
+        self.0.borrow_mut().regions[id].declared = params.len();
+        let results: Vec<Value> = body(&args).iter().map(|t| self.localize(t).value).collect();
+        let mut arena = self.0.borrow_mut();
+        arena.regions[id].results = results;
+        let closed = arena.open.pop();
+        debug_assert_eq!(closed, Some(id), "regions close in the order opposite to opening");
+        let captures = arena.regions[id].captures.iter().map(|(outer, _)| Tensor { graph: self.clone(), value: *outer }).collect();
+        ClosedRegion { id, captures }
+    }
+
+    /// Repeats a closed body in the current region, with `args` for its parameters (captures included).
+    ///
+    /// `recall` may replace a value of the body by a saved copy: later nodes then read the copy, while derivatives still
+    /// flow through the node that computed it. Returns the results.
+    #[track_caller]
+    pub(crate) fn inline_region(&self, region: RegionId, args: &[Tensor], recall: &HashMap<Value, Tensor>) -> Vec<Tensor> {
+        let (params, nodes, results) = {
+            let arena = self.0.borrow();
+            let r = &arena.regions[region];
+            (r.params.clone(), r.nodes.clone(), r.results.clone())
+        };
+        assert_eq!(params.len(), args.len(), "a body is repeated with one argument per parameter");
+        let mut map: HashMap<Value, Tensor> = HashMap::new();
+        for (node, arg) in params.iter().zip(args) {
+            map.insert(Value { node: *node, output: 0 }, self.localize(arg));
+        }
+        let is_param: std::collections::HashSet<NodeId> = params.into_iter().collect();
+        for id in nodes.into_iter().filter(|id| !is_param.contains(id)) {
+            let (op, inputs, scope) = {
+                let arena = self.0.borrow();
+                let node = &arena.nodes[id];
+                (node.op.clone(), node.inputs.clone(), node.scope.clone())
+            };
+            let operands: Vec<Tensor> = inputs.iter().map(|v| map[v].clone()).collect();
+            let before = std::mem::replace(&mut self.0.borrow_mut().scope, scope);
+            let outputs = self.add_shared(op, &operands.iter().collect::<Vec<_>>());
+            for (output, computed) in outputs.into_iter().enumerate() {
+                let value = Value { node: id, output };
+                let tensor = match recall.get(&value) {
+                    Some(saved) => self.add_one(crate::ops::identity::Recall, &[&computed, saved]),
+                    None => computed,
+                };
+                map.insert(value, tensor);
+            }
+            self.0.borrow_mut().scope = before;
+        }
+        results.iter().map(|v| map[v].clone()).collect()
+    }
+}

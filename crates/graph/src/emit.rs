@@ -1,0 +1,276 @@
+//! From nodes to StableHLO text.
+//!
+//! Emission starts from the outputs: what they do not need never reaches XLA. Values that a loop body computes from
+//! nothing but outer values are written before the loop, unless that would blow them up. Constants are written where they
+//! are used. Every argument and result carries a closed Shardy sharding, and every line the scope it was traced in.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ferrotune_pjrt::{ArgSpec, ArraySpec, Module, Sharding};
+
+use crate::arena::{Arena, Graph, NodeId, RegionId, Value};
+use crate::liveness::Live;
+use crate::op::Site;
+use crate::tensor::Tensor;
+use crate::tensor_type::TensorType;
+
+/// A result of a program.
+pub struct Output {
+    /// Name, for dumps and messages.
+    pub name: String,
+    /// The value.
+    pub tensor: Tensor,
+    /// Where its parts live.
+    pub sharding: Sharding,
+    /// The argument whose memory it takes over. The argument is then donated: the caller gives it up.
+    pub replaces: Option<Tensor>,
+}
+
+/// Text under construction, and what each value is called in it.
+pub struct Emitter<'a> {
+    arena: &'a Arena,
+    text: String,
+    next: usize,
+    /// Names of values, one map per open block; constants are looked up in the innermost only.
+    blocks: Vec<HashMap<Value, String>>,
+    scope: Rc<str>,
+}
+
+/// `[{"data", "fsdp"}, {}]`
+pub(crate) fn sharding_dims(sharding: &Sharding) -> String {
+    let dims: Vec<String> = sharding
+        .dims
+        .iter()
+        .map(|axes| format!("{{{}}}", axes.iter().map(|a| format!("\"{a}\"")).collect::<Vec<_>>().join(", ")))
+        .collect();
+    format!("[{}]", dims.join(", "))
+}
+
+impl<'a> Emitter<'a> {
+    fn new(arena: &'a Arena) -> Self {
+        Self { arena, text: String::new(), next: 0, blocks: vec![HashMap::new()], scope: Rc::from("") }
+    }
+
+    /// Devices of the program's mesh.
+    pub fn device_count(&self) -> usize {
+        self.arena.mesh.device_count()
+    }
+
+    pub(crate) fn arena(&self) -> &'a Arena {
+        self.arena
+    }
+
+    /// A name that is not taken yet.
+    pub(crate) fn fresh(&mut self) -> String {
+        self.next += 1;
+        format!("%{}", self.next - 1)
+    }
+
+    /// Appends text as it is.
+    pub(crate) fn raw(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    fn location(&self) -> String {
+        if self.scope.is_empty() { String::new() } else { format!(" loc(\"{}\")", self.scope) }
+    }
+
+    /// Writes a line with one result and returns the result's name.
+    pub fn assign(&mut self, operation: String) -> String {
+        let name = self.fresh();
+        let location = self.location();
+        let _ = writeln!(self.text, "{name} = {operation}{location}");
+        name
+    }
+
+    /// Writes a line with `count` results and returns their names.
+    pub fn assign_many(&mut self, count: usize, operation: String) -> Vec<String> {
+        self.assign_many_with(count, operation, "")
+    }
+
+    /// The same with an inline region after the types.
+    pub fn assign_many_with(&mut self, count: usize, operation: String, region: &str) -> Vec<String> {
+        let name = self.fresh();
+        let location = self.location();
+        let bundle = if count == 1 { name.clone() } else { format!("{name}:{count}") };
+        let _ = writeln!(self.text, "{bundle} = {operation}{region}{location}");
+        bundle_names(&name, count)
+    }
+
+    /// Closes an operation that was begun with [`Self::raw`].
+    pub(crate) fn close(&mut self, text: &str) {
+        let location = self.location();
+        let _ = writeln!(self.text, "{text}{location}");
+    }
+
+    pub(crate) fn open_block(&mut self) {
+        self.blocks.push(HashMap::new());
+    }
+
+    pub(crate) fn close_block(&mut self) {
+        self.blocks.pop();
+    }
+
+    pub(crate) fn bind(&mut self, value: Value, name: String) {
+        self.blocks.last_mut().expect("a block is open").insert(value, name);
+    }
+
+    /// The name of a value that is already written, or of a constant, written now if the block has not got it.
+    pub(crate) fn value(&mut self, value: Value) -> String {
+        let node = &self.arena.nodes[value.node];
+        if node.op.is_leaf() {
+            if !self.blocks.last().expect("a block is open").contains_key(&value) {
+                self.node(value.node, &[true]);
+            }
+            return self.blocks.last().expect("a block is open")[&value].clone();
+        }
+        match self.blocks.iter().rev().find_map(|block| block.get(&value)) {
+            Some(name) => name.clone(),
+            None => unreachable!("value {value:?} ({}) is read before it is written", node.op.name()),
+        }
+    }
+
+    /// Writes one node.
+    fn node(&mut self, id: NodeId, live_outputs: &[bool]) {
+        let arena = self.arena;
+        let node = &arena.nodes[id];
+        let live_inputs = node.op.live_inputs(arena, live_outputs, node.inputs.len());
+        let before = std::mem::replace(&mut self.scope, node.scope.clone());
+        let inputs: Vec<String> =
+            node.inputs.iter().zip(live_inputs).map(|(v, live)| if live { self.value(*v) } else { String::new() }).collect();
+        let site = Site {
+            inputs,
+            input_types: node.inputs.iter().map(|v| arena.value_type(*v).clone()).collect(),
+            output_types: node.types.clone(),
+            live_outputs: live_outputs.to_vec(),
+        };
+        let names = node.op.emit(self, &site);
+        self.scope = before;
+        debug_assert_eq!(names.len(), node.types.len(), "{} names its results", node.op.name());
+        for (output, name) in names.into_iter().enumerate().filter(|(i, _)| live_outputs[*i]) {
+            self.bind(Value { node: id, output }, name);
+        }
+    }
+
+    /// Writes the live nodes of a region but for parameters, constants and `done`.
+    pub(crate) fn region(&mut self, region: RegionId, live: &Live, done: &HashSet<NodeId>) {
+        let arena = self.arena;
+        let params: HashSet<NodeId> = arena.regions[region].params.iter().copied().collect();
+        for id in &arena.regions[region].nodes {
+            if let Some(outputs) = live.outputs(*id)
+                && !params.contains(id)
+                && !done.contains(id)
+                && !arena.nodes[*id].op.is_leaf()
+            {
+                self.node(*id, outputs);
+            }
+        }
+    }
+
+    /// Writes, before a loop, the live nodes of its body that depend on captures only, and returns which they are.
+    ///
+    /// A node that would grow its operands (a broadcast) stays inside, where XLA fuses it into its reader.
+    pub(crate) fn hoist(&mut self, body: RegionId, live: &Live) -> HashSet<NodeId> {
+        let arena = self.arena;
+        let region = &arena.regions[body];
+        let mut outside: HashSet<NodeId> = region.params[region.declared..].iter().copied().collect();
+        let mut hoisted = HashSet::new();
+        for id in &region.nodes {
+            let node = &arena.nodes[*id];
+            let Some(outputs) = live.outputs(*id) else { continue };
+            if node.inputs.is_empty() || !node.op.regions().is_empty() {
+                continue;
+            }
+            let known = |v: &Value| outside.contains(&v.node) || arena.nodes[v.node].op.is_leaf();
+            let read: usize = node.inputs.iter().map(|v| arena.value_type(*v).bytes()).sum();
+            let written: usize = node.types.iter().map(TensorType::bytes).sum();
+            if node.inputs.iter().all(known) && written <= read {
+                self.node(*id, outputs);
+                outside.insert(*id);
+                hoisted.insert(*id);
+            }
+        }
+        hoisted
+    }
+}
+
+/// `%5#0`, `%5#1`, …, or `%5` alone.
+pub(crate) fn bundle_names(name: &str, count: usize) -> Vec<String> {
+    if count == 1 { vec![name.to_owned()] } else { (0..count).map(|i| format!("{name}#{i}")).collect() }
+}
+
+impl Graph {
+    /// Writes the program with the given results.
+    ///
+    /// A result that replaces an argument shares its memory; `donated` lists arguments whose memory XLA may use for
+    /// anything.
+    ///
+    /// # Panics
+    /// When a result replaces an argument of another type, two results replace one argument, or a result is not of the
+    /// root region: mistakes of the tracing code.
+    #[track_caller]
+    pub fn lower(&self, outputs: &[Output], donated: &[&Tensor]) -> Module {
+        assert_eq!(self.current_region(), 0, "a program is lowered outside of loop bodies");
+        let arena = self.0.borrow();
+        let mut aliases: HashMap<NodeId, usize> = HashMap::new();
+        for (k, output) in outputs.iter().enumerate() {
+            if let Some(argument) = &output.replaces {
+                let (from, to) = (arena.value_type(argument.value), arena.value_type(output.tensor.value));
+                assert_eq!(from, to, "result `{}` cannot take over the memory of an argument of another type", output.name);
+                assert!(aliases.insert(argument.value.node, k).is_none(), "two results replace the argument of `{}`", output.name);
+            }
+        }
+        let donors: HashSet<NodeId> = donated.iter().map(|t| t.value.node).collect();
+        let values: Vec<Value> = outputs.iter().map(|o| o.tensor.value).collect();
+        let live = Live::of(&arena, 0, &values);
+
+        let mut out = Emitter::new(&arena);
+        let mut args = Vec::new();
+        let mut signature = Vec::new();
+        for (i, input) in arena.inputs.iter().enumerate() {
+            let name = format!("%arg{i}");
+            let value = Value { node: input.node, output: 0 };
+            let ty = arena.value_type(value);
+            let donated = aliases.contains_key(&input.node) || donors.contains(&input.node);
+            let mut attributes = vec![format!("sdy.sharding = #sdy.sharding<@mesh, {}>", sharding_dims(&input.sharding))];
+            match aliases.get(&input.node) {
+                Some(k) => attributes.push(format!("tf.aliasing_output = {k} : i32")),
+                None if donated => attributes.push("jax.buffer_donor = true".to_owned()),
+                None => {}
+            }
+            signature.push(format!("{name}: {ty} {{{}}}", attributes.join(", ")));
+            out.bind(value, name);
+            args.push(ArgSpec { spec: Arc::new(spec(&input.name, ty, &input.sharding)), donated });
+        }
+        out.region(0, &live, &HashSet::new());
+        let names: Vec<String> = values.iter().map(|v| out.value(*v)).collect();
+
+        let types: Vec<String> = values.iter().map(|v| arena.value_type(*v).to_string()).collect();
+        let results: Vec<String> = outputs
+            .iter()
+            .zip(&types)
+            .map(|(o, ty)| format!("{ty} {{sdy.sharding = #sdy.sharding<@mesh, {}>}}", sharding_dims(&o.sharding)))
+            .collect();
+        let axes: Vec<String> = arena.mesh.axes().iter().map(|(name, size)| format!("\"{name}\"={size}")).collect();
+        let mesh = if axes.is_empty() { "<[\"device\"=1]>".to_owned() } else { format!("<[{}]>", axes.join(", ")) };
+        let end = if names.is_empty() { "return\n".to_owned() } else { format!("return {} : {}\n", names.join(", "), types.join(", ")) };
+        let text = format!(
+            "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}} {{\nsdy.mesh @mesh = {mesh}\n\
+             func.func public @main({}) -> ({}) {{\n{}{end}}}\n}}\n",
+            arena.name,
+            arena.mesh.device_count(),
+            signature.join(", "),
+            results.join(", "),
+            out.text
+        );
+        let results = outputs.iter().map(|o| Arc::new(spec(&o.name, arena.value_type(o.tensor.value), &o.sharding))).collect();
+        Module { name: arena.name.clone(), text, mesh: arena.mesh.clone(), args, results }
+    }
+}
+
+fn spec(name: &str, ty: &TensorType, sharding: &Sharding) -> ArraySpec {
+    ArraySpec { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.clone(), sharding: sharding.clone() }
+}

@@ -1,0 +1,218 @@
+//! Parts and joins at static places: slice, pad, concatenate, reverse.
+
+use crate::arena::Arena;
+use crate::emit::Emitter;
+use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::ops::{list, same_dtype};
+use crate::tensor::Tensor;
+use crate::tensor_type::TensorType;
+
+/// Elements `low..high` along one axis.
+#[derive(Debug)]
+struct Slice {
+    axis: usize,
+    low: usize,
+    high: usize,
+}
+
+impl Op for Slice {
+    fn name(&self) -> &str {
+        "slice"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        let mut ty = inputs[0].clone();
+        if self.axis >= ty.rank() || self.low > self.high || self.high > ty.dims[self.axis] {
+            return Err(format!("elements {}..{} of axis {} are not there", self.low, self.high, self.axis));
+        }
+        ty.dims[self.axis] = self.high - self.low;
+        Ok(vec![ty])
+    }
+
+    fn vjp(&self, cx: &VjpContext) -> Gradient {
+        let size = cx.inputs[0].dim(self.axis);
+        Gradient::one(cx.cotangent().pad(self.axis, self.low, size - self.high, 0.0))
+    }
+
+    fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
+        let (from, to) = (&site.input_types[0], &site.output_types[0]);
+        let ranges: Vec<String> = (0..from.rank())
+            .map(|d| if d == self.axis { format!("{}:{}", self.low, self.high) } else { format!("0:{}", from.dims[d]) })
+            .collect();
+        vec![out.assign(format!("stablehlo.slice {} [{}] : ({from}) -> {to}", site.inputs[0], ranges.join(", ")))]
+    }
+
+    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::movement(inputs, outputs)
+    }
+}
+
+/// A value before and after the elements of one axis.
+#[derive(Debug)]
+struct Pad {
+    axis: usize,
+    low: usize,
+    high: usize,
+    value: f64,
+}
+
+impl Op for Pad {
+    fn name(&self) -> &str {
+        "pad"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        let mut ty = inputs[0].clone();
+        if self.axis >= ty.rank() {
+            return Err(format!("axis {} of {ty}", self.axis));
+        }
+        ty.dims[self.axis] += self.low + self.high;
+        Ok(vec![ty])
+    }
+
+    fn vjp(&self, cx: &VjpContext) -> Gradient {
+        let size = cx.inputs[0].dim(self.axis);
+        Gradient::one(cx.cotangent().slice(self.axis, self.low, self.low + size))
+    }
+
+    fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
+        let (from, to) = (&site.input_types[0], &site.output_types[0]);
+        let at = |amount: usize| list(&(0..from.rank()).map(|d| if d == self.axis { amount } else { 0 }).collect::<Vec<_>>());
+        let scalar = TensorType::new(from.dtype, &[]);
+        let literal = crate::literal::splat(self.value, from.dtype);
+        let value = out.assign(format!("stablehlo.constant dense<{literal}> : {scalar}"));
+        let (low, high, interior) = (at(self.low), at(self.high), at(0));
+        vec![out.assign(format!(
+            "stablehlo.pad {}, {value}, low = {low}, high = {high}, interior = {interior} : ({from}, {scalar}) -> {to}",
+            site.inputs[0]
+        ))]
+    }
+
+    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::movement(inputs, outputs)
+    }
+}
+
+#[derive(Debug)]
+struct Concatenate {
+    axis: usize,
+}
+
+impl Op for Concatenate {
+    fn name(&self) -> &str {
+        "concatenate"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        same_dtype(inputs)?;
+        let mut ty = inputs[0].clone();
+        if self.axis >= ty.rank() {
+            return Err(format!("axis {} of {ty}", self.axis));
+        }
+        ty.dims[self.axis] = 0;
+        for x in inputs {
+            let mut rest = x.dims.clone();
+            if rest.len() != ty.rank() {
+                return Err("the operands differ in rank".to_owned());
+            }
+            ty.dims[self.axis] += std::mem::replace(&mut rest[self.axis], ty.dims[self.axis]);
+            rest[self.axis] = ty.dims[self.axis];
+            if rest != ty.dims {
+                return Err(format!("the operands differ outside of axis {}", self.axis));
+            }
+        }
+        Ok(vec![ty])
+    }
+
+    fn vjp(&self, cx: &VjpContext) -> Gradient {
+        let mut low = 0;
+        let mut parts = Vec::with_capacity(cx.inputs.len());
+        for (x, needed) in cx.inputs.iter().zip(&cx.needs) {
+            let high = low + x.dim(self.axis);
+            parts.push(needed.then(|| cx.cotangent().slice(self.axis, low, high)));
+            low = high;
+        }
+        Gradient::Of(parts)
+    }
+
+    fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
+        let types: Vec<String> = site.input_types.iter().map(TensorType::to_string).collect();
+        vec![out.assign(format!(
+            "stablehlo.concatenate {}, dim = {} : ({}) -> {}",
+            site.inputs.join(", "),
+            self.axis,
+            types.join(", "),
+            site.output_types[0]
+        ))]
+    }
+
+    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::movement(inputs, outputs)
+    }
+}
+
+#[derive(Debug)]
+struct Reverse {
+    axis: usize,
+}
+
+impl Op for Reverse {
+    fn name(&self) -> &str {
+        "reverse"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        if self.axis >= inputs[0].rank() {
+            return Err(format!("axis {} of {}", self.axis, inputs[0]));
+        }
+        Ok(inputs.to_vec())
+    }
+
+    fn vjp(&self, cx: &VjpContext) -> Gradient {
+        Gradient::one(cx.cotangent().reverse(self.axis))
+    }
+
+    fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
+        vec![out.assign(format!("stablehlo.reverse {}, dims = [{}] : {}", site.inputs[0], self.axis, site.output_types[0]))]
+    }
+
+    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::movement(inputs, outputs)
+    }
+}
+
+impl Tensor {
+    /// Elements `low..high` along `axis`.
+    #[track_caller]
+    pub fn slice(&self, axis: usize, low: usize, high: usize) -> Tensor {
+        if axis < self.rank() && low == 0 && high == self.dim(axis) {
+            return self.clone();
+        }
+        self.graph.add_one(Slice { axis, low, high }, &[self])
+    }
+
+    /// `low` and `high` copies of `value` before and after the elements of `axis`.
+    #[track_caller]
+    pub fn pad(&self, axis: usize, low: usize, high: usize, value: f64) -> Tensor {
+        if low == 0 && high == 0 {
+            return self.clone();
+        }
+        self.graph.add_one(Pad { axis, low, high, value }, &[self])
+    }
+
+    /// The tensors one after the other along `axis`.
+    ///
+    /// # Panics
+    /// When there is no tensor, or they differ in element type or in another dimension.
+    #[track_caller]
+    pub fn concatenate(tensors: &[&Tensor], axis: usize) -> Tensor {
+        let first = tensors.first().expect("concatenate takes at least one tensor");
+        first.graph.add_one(Concatenate { axis }, tensors)
+    }
+
+    /// The elements of `axis` in the opposite order.
+    #[track_caller]
+    pub fn reverse(&self, axis: usize) -> Tensor {
+        self.graph.add_one(Reverse { axis }, &[self])
+    }
+}

@@ -1,0 +1,102 @@
+//! What the arrays of a group are: names, types, placement.
+
+use std::sync::Arc;
+
+use ferrotune_graph::{DType, Graph, Mesh, PlacementError, Rules, Tensor, TensorType};
+use ferrotune_pjrt::ArraySpec;
+
+/// One array of a group before it is placed on a mesh.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leaf {
+    /// Path, such as `layers/attn/q_proj`.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Global dimensions.
+    pub dims: Vec<usize>,
+    /// A logical axis per dimension, `_` for none.
+    pub axes: Vec<String>,
+}
+
+impl Leaf {
+    /// A leaf from borrowed parts.
+    pub fn new(name: &str, dtype: DType, dims: &[usize], axes: &[&str]) -> Self {
+        Self { name: name.to_owned(), dtype, dims: dims.to_vec(), axes: axes.iter().map(|a| (*a).to_owned()).collect() }
+    }
+}
+
+/// The arrays of a group in order, placed on a mesh. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    specs: Arc<[Arc<ArraySpec>]>,
+    mesh: Mesh,
+}
+
+impl PartialEq for Layout {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.specs, &other.specs) || (self.specs == other.specs && self.mesh == other.mesh)
+    }
+}
+
+impl Layout {
+    /// Places leaves on a mesh by the rules.
+    ///
+    /// # Errors
+    /// The first leaf that cannot be placed: an unknown logical axis, an indivisible dimension.
+    pub fn new(mesh: &Mesh, rules: &Rules, leaves: &[Leaf]) -> Result<Self, PlacementError> {
+        let place = |leaf: &Leaf| {
+            let axes: Vec<&str> = leaf.axes.iter().map(String::as_str).collect();
+            let sharding = rules.place(&leaf.name, &leaf.dims, &axes, mesh)?;
+            Ok(Arc::new(ArraySpec { name: leaf.name.clone(), dtype: leaf.dtype, dims: leaf.dims.clone(), sharding }))
+        };
+        let specs: Result<Vec<_>, PlacementError> = leaves.iter().map(place).collect();
+        Ok(Self { specs: specs?.into(), mesh: mesh.clone() })
+    }
+
+    /// Number of arrays.
+    pub fn len(&self) -> usize {
+        self.specs.len()
+    }
+
+    /// Whether the group has no arrays.
+    pub fn is_empty(&self) -> bool {
+        self.specs.is_empty()
+    }
+
+    /// What each array is, in order.
+    pub fn specs(&self) -> &[Arc<ArraySpec>] {
+        &self.specs
+    }
+
+    /// The mesh that the arrays are placed on.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// Names of the arrays, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.specs.iter().map(|s| s.name.as_str())
+    }
+
+    /// Place of the array called `name`.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.specs.iter().position(|s| s.name == name)
+    }
+
+    /// Global size of all arrays in bytes.
+    pub fn bytes(&self) -> usize {
+        self.specs.iter().map(|s| s.dims.iter().product::<usize>() * s.dtype.bytes()).sum()
+    }
+
+    /// The same arrays in another element type.
+    pub fn with_dtype(&self, dtype: DType) -> Self {
+        let specs: Vec<_> = self.specs.iter().map(|s| Arc::new(ArraySpec { dtype, ..(**s).clone() })).collect();
+        Self { specs: specs.into(), mesh: self.mesh.clone() }
+    }
+
+    /// Arguments of a program, one per array; `group` prefixes their names.
+    pub(crate) fn inputs(&self, g: &Graph, group: &str) -> Vec<Tensor> {
+        let input = |s: &Arc<ArraySpec>| g.input_placed(&format!("{group}/{}", s.name), TensorType::new(s.dtype, &s.dims), s.sharding.clone());
+        self.specs.iter().map(input).collect()
+    }
+}
