@@ -1,0 +1,267 @@
+//! What can be wrong with a batch or its settings: one variant a problem, and the report that collects them.
+
+use std::fmt;
+
+/// One problem, with its place. Trajectories and tokens are counted from 0.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// There is nothing to pack.
+    #[error("the batch has no trajectories; give at least one")]
+    NoTrajectories,
+    /// A trajectory without tokens.
+    #[error("trajectory {trajectory} has no tokens; leave it out of the batch")]
+    EmptyTrajectory {
+        /// Index in the batch.
+        trajectory: usize,
+    },
+    /// A trajectory that does not fit a row.
+    #[error(
+        "trajectory {trajectory} has {tokens} tokens, which is more than the row budget of {budget}; \
+         raise the budget, or ask for truncation"
+    )]
+    TooLong {
+        /// Index in the batch.
+        trajectory: usize,
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens that a row holds.
+        budget: usize,
+    },
+    /// A per-token field, loss mask or weight of another length than the tokens.
+    #[error(
+        "trajectory {trajectory}: {field} has {values} values for {tokens} tokens; give one value a token"
+    )]
+    FieldLength {
+        /// Index in the batch.
+        trajectory: usize,
+        /// The field's name.
+        field: &'static str,
+        /// Its values.
+        values: usize,
+        /// The trajectory's tokens.
+        tokens: usize,
+    },
+    /// A field that only some trajectories have.
+    #[error(
+        "field {field} is in {present} of {total} trajectories, and trajectory {missing} lacks it; \
+         give it to all or to none"
+    )]
+    FieldMissing {
+        /// The field's name.
+        field: &'static str,
+        /// How many trajectories have it.
+        present: usize,
+        /// How many there are.
+        total: usize,
+        /// The first that lacks it.
+        missing: usize,
+    },
+    /// NaN or an infinity, which would reach the loss even under a weight of 0.
+    #[error("trajectory {trajectory}: {field} is {value} at token {token}; values must be finite")]
+    NotFinite {
+        /// Index in the batch.
+        trajectory: usize,
+        /// The field's name.
+        field: &'static str,
+        /// Index in the trajectory.
+        token: usize,
+        /// What is there.
+        value: f32,
+    },
+    /// A loss mask that asks for the first token.
+    #[error(
+        "trajectory {trajectory}: the loss mask asks for token 0, which nothing predicts; \
+         clear it, or use `predictable_mask`"
+    )]
+    FirstTokenTrained {
+        /// Index in the batch.
+        trajectory: usize,
+    },
+    /// A token id that the model does not have.
+    #[error(
+        "trajectory {trajectory}: id {id} at token {token} is outside the vocabulary of {vocab_size}; \
+         use the tokenizer that belongs to the model"
+    )]
+    TokenOutsideVocabulary {
+        /// Index in the batch.
+        trajectory: usize,
+        /// Index in the trajectory.
+        token: usize,
+        /// The id.
+        id: u32,
+        /// Ids run from 0 up to this, not included.
+        vocab_size: u32,
+    },
+    /// Loss weights of another batch.
+    #[error(
+        "there are loss weights for {weights} trajectories and {trajectories} trajectories; compute them for this batch"
+    )]
+    WeightCount {
+        /// Trajectories that have weights.
+        weights: usize,
+        /// Trajectories in the batch.
+        trajectories: usize,
+    },
+    /// A loss weight where the mask says none.
+    #[error(
+        "trajectory {trajectory}: loss weight {weight} at token {token}, where the loss mask is 0; \
+         compute the weights from the masks of this batch"
+    )]
+    WeightOutsideMask {
+        /// Index in the batch.
+        trajectory: usize,
+        /// Index in the trajectory.
+        token: usize,
+        /// The weight.
+        weight: f32,
+    },
+    /// A size or count of 0.
+    #[error("{option} is 0; it must be at least 1")]
+    Zero {
+        /// The option's name.
+        option: &'static str,
+    },
+    /// A budget that something does not divide.
+    #[error(
+        "budget {budget} is not a multiple of {option} {divisor}; nearest budgets are {below} and {above}"
+    )]
+    Indivisible {
+        /// Tokens that a row holds.
+        budget: usize,
+        /// The option that does not divide it.
+        option: &'static str,
+        /// That option's value.
+        divisor: usize,
+        /// The multiple below.
+        below: usize,
+        /// The multiple above.
+        above: usize,
+    },
+    /// A start alignment that would move segments off their own alignment.
+    #[error("pad_align {pad_align} is not a positive multiple of segment_align {segment_align}")]
+    PadAlign {
+        /// As given.
+        pad_align: usize,
+        /// As given.
+        segment_align: usize,
+    },
+    /// A start alignment that can never move a row.
+    #[error(
+        "pad_align {pad_align} is not below the budget of {budget}, so no row could move; lower it, or use pad_position end"
+    )]
+    PadAlignTooLarge {
+        /// As given.
+        pad_align: usize,
+        /// Tokens that a row holds.
+        budget: usize,
+    },
+    /// An option that the others make idle.
+    #[error("{option} has no effect with {with}; remove one of them")]
+    NoEffect {
+        /// The idle option and its value.
+        option: String,
+        /// What makes it idle.
+        with: &'static str,
+    },
+    /// A name that is not one of the known ones.
+    #[error("unknown {what} `{given}`; known: {known}")]
+    UnknownName {
+        /// What was to be named.
+        what: &'static str,
+        /// As given.
+        given: String,
+        /// The names there are.
+        known: &'static str,
+    },
+    /// `token-sum` without its constant.
+    #[error("aggregation token-sum needs a constant to divide by")]
+    ConstantMissing,
+    /// A constant that cannot divide.
+    #[error(
+        "the constant {constant} of aggregation token-sum must be positive, and 1/constant must fit a 32-bit float"
+    )]
+    Constant {
+        /// As given.
+        constant: f64,
+    },
+    /// Rows beyond what can be addressed.
+    #[error(
+        "{rows} rows of {budget} tokens are more than the limit of 2^32 positions; lower the budget or the row multiple"
+    )]
+    TooLarge {
+        /// Rows.
+        rows: usize,
+        /// Tokens that a row holds.
+        budget: usize,
+    },
+    /// Per-token values that do not have the shape of the rows.
+    #[error("{values} values do not fill {rows} rows of {width} tokens")]
+    RowValues {
+        /// Values given.
+        values: usize,
+        /// Rows.
+        rows: usize,
+        /// Tokens a row.
+        width: usize,
+    },
+    /// Results of other trajectories than the rows hold.
+    #[error("the rows hold trajectory {trajectory}, and there is room for {room}")]
+    NoRoom {
+        /// Index in the batch.
+        trajectory: usize,
+        /// Length of the list to write to.
+        room: usize,
+    },
+}
+
+/// Every problem that was found, in a fixed order. Never empty.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Refused {
+    problems: Vec<BatchError>,
+}
+
+impl Refused {
+    /// `Ok` if there are no problems.
+    pub(crate) fn unless_empty(problems: Vec<BatchError>) -> Result<(), Refused> {
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Refused { problems })
+        }
+    }
+
+    /// The problems.
+    pub fn problems(&self) -> &[BatchError] {
+        &self.problems
+    }
+}
+
+impl From<BatchError> for Refused {
+    fn from(problem: BatchError) -> Refused {
+        Refused {
+            problems: vec![problem],
+        }
+    }
+}
+
+/// Problems written out before the rest is only counted.
+const LISTED: usize = 20;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [only] = &self.problems[..] {
+            return only.fmt(f);
+        }
+        write!(f, "{} problems with the batch:", self.problems.len())?;
+        for problem in self.problems.iter().take(LISTED) {
+            write!(f, "\n  - {problem}")?;
+        }
+        match self.problems.len().saturating_sub(LISTED) {
+            0 => Ok(()),
+            rest => write!(f, "\n  - and {rest} more"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}

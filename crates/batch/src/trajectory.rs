@@ -1,0 +1,170 @@
+//! One document on its way to a row: tokens, loss mask, per-token fields.
+//!
+//! Not here: how it was sampled or rewarded. Lengths are explicit; nothing is inferred from token ids.
+
+use crate::error::BatchError;
+use crate::field::{Field, Fields};
+
+/// Tokens with everything that travels beside them. All lengths must equal the token count when it is packed.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Trajectory {
+    /// Token ids, prompt first.
+    pub tokens: Vec<u32>,
+    /// Which tokens are trained on. Prompt and tool tokens are `false`; token 0 must be.
+    pub loss_mask: Vec<bool>,
+    /// Optional per-token fields; all trajectories of a batch have the same ones.
+    pub fields: Fields,
+    /// The prompt it answers. Metadata: packing does not read it.
+    pub group: usize,
+    /// Updates made to the policy that sampled it. Metadata: packing does not read it.
+    pub policy_version: u64,
+    /// Whether [`truncate`] shortened it.
+    pub truncated: bool,
+}
+
+impl Trajectory {
+    /// Tokens with an explicit loss mask.
+    pub fn new(tokens: Vec<u32>, loss_mask: Vec<bool>) -> Trajectory {
+        Trajectory {
+            tokens,
+            loss_mask,
+            ..Trajectory::default()
+        }
+    }
+
+    /// A document of which every predictable token is trained on or scored.
+    pub fn document(tokens: Vec<u32>) -> Trajectory {
+        let loss_mask = predictable_mask(tokens.len());
+        Trajectory::new(tokens, loss_mask)
+    }
+
+    /// A prompt, not trained on, and its answer, all of it trained on. The prompt must not be empty.
+    pub fn from_prompt(prompt: &[u32], answer: &[u32]) -> Trajectory {
+        let tokens = [prompt, answer].concat();
+        let loss_mask = (0..tokens.len()).map(|t| t >= prompt.len()).collect();
+        Trajectory::new(tokens, loss_mask)
+    }
+
+    /// Tokens in it.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether it has no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Tokens that are trained on.
+    pub fn trained_tokens(&self) -> usize {
+        self.loss_mask.iter().filter(|&&on| on).count()
+    }
+
+    /// Sets `field` to one value for each token.
+    pub fn with(mut self, field: Field, values: Vec<f32>) -> Trajectory {
+        self.fields.set(field, values);
+        self
+    }
+
+    /// Sets `field` to `value` on the tokens that are trained on, and to 0 elsewhere.
+    pub fn with_constant(self, field: Field, value: f32) -> Trajectory {
+        let values = self
+            .loss_mask
+            .iter()
+            .map(|&on| if on { value } else { 0.0 })
+            .collect();
+        self.with(field, values)
+    }
+
+    /// Sets `field` from values for the last tokens only (an answer's log-probs, say), with 0 before them.
+    pub fn with_tail(self, field: Field, tail: &[f32]) -> Trajectory {
+        let mut values = vec![0.0; self.len().saturating_sub(tail.len())];
+        values.extend_from_slice(tail);
+        self.with(field, values)
+    }
+
+    /// Adds what is wrong with this trajectory, apart from its length, to `problems`.
+    pub(crate) fn check(&self, trajectory: usize, vocab_size: u32, problems: &mut Vec<BatchError>) {
+        let tokens = self.len();
+        if tokens == 0 {
+            problems.push(BatchError::EmptyTrajectory { trajectory });
+        }
+        if let Some(token) = self.tokens.iter().position(|&id| id >= vocab_size) {
+            let id = self.tokens[token];
+            problems.push(BatchError::TokenOutsideVocabulary {
+                trajectory,
+                token,
+                id,
+                vocab_size,
+            });
+        }
+        if self.loss_mask.len() != tokens {
+            let values = self.loss_mask.len();
+            problems.push(BatchError::FieldLength {
+                trajectory,
+                field: "loss_mask",
+                values,
+                tokens,
+            });
+        }
+        if self.loss_mask.first() == Some(&true) {
+            problems.push(BatchError::FirstTokenTrained { trajectory });
+        }
+        for (field, values) in self.fields.iter() {
+            let field = field.name();
+            if values.len() != tokens {
+                problems.push(BatchError::FieldLength {
+                    trajectory,
+                    field,
+                    values: values.len(),
+                    tokens,
+                });
+            }
+            if let Some(token) = first_not_finite(values) {
+                problems.push(BatchError::NotFinite {
+                    trajectory,
+                    field,
+                    token,
+                    value: values[token],
+                });
+            }
+        }
+    }
+}
+
+/// The mask of all tokens that something predicts: every one but the first.
+pub fn predictable_mask(len: usize) -> Vec<bool> {
+    (0..len).map(|t| t > 0).collect()
+}
+
+/// Shortens each trajectory of more than `budget` tokens to its first `budget`, marks it, and returns how many there were.
+///
+/// Loss weights must be computed after this: what is cut off no longer counts in any denominator.
+pub fn truncate(trajectories: &mut [Trajectory], budget: usize) -> usize {
+    let mut count = 0;
+    for trajectory in trajectories
+        .iter_mut()
+        .filter(|trajectory| trajectory.len() > budget)
+    {
+        let tokens = trajectory.len();
+        trajectory.tokens.truncate(budget);
+        // An array that did not match the tokens is left as it is, so that packing still refuses it.
+        if trajectory.loss_mask.len() == tokens {
+            trajectory.loss_mask.truncate(budget);
+        }
+        for values in trajectory
+            .fields
+            .iter_mut()
+            .filter(|values| values.len() == tokens)
+        {
+            values.truncate(budget);
+        }
+        trajectory.truncated = true;
+        count += 1;
+    }
+    count
+}
+
+pub(crate) fn first_not_finite(values: &[f32]) -> Option<usize> {
+    values.iter().position(|value| !value.is_finite())
+}

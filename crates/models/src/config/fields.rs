@@ -1,0 +1,128 @@
+//! Typed reading of one JSON object, collecting every problem instead of stopping at the first.
+//!
+//! A key whose value is `null` counts as absent, as it does in `transformers`.
+
+use serde_json::{Map, Value};
+
+/// The keys of a configuration, and what was found wrong with them so far.
+pub(crate) struct Fields<'a> {
+    object: &'a Map<String, Value>,
+    problems: Vec<String>,
+}
+
+/// Largest dimension accepted: token ids and indices are 32-bit on the device.
+const MAX_SIZE: u64 = i32::MAX as u64;
+
+impl<'a> Fields<'a> {
+    pub(crate) fn new(object: &'a Map<String, Value>) -> Self {
+        Self {
+            object,
+            problems: Vec::new(),
+        }
+    }
+
+    pub(crate) fn problem(&mut self, text: impl Into<String>) {
+        self.problems.push(text.into());
+    }
+
+    pub(crate) fn into_problems(self) -> Vec<String> {
+        self.problems
+    }
+
+    /// The value of `key`, unless absent or null.
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.object.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Whether `key` is there, be it null.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.object.contains_key(key)
+    }
+
+    fn wrong_type(&mut self, key: &str, wanted: &str, found: &Value) {
+        self.problem(format!("{key} must be {wanted}, found {}", brief(found)));
+    }
+
+    /// A positive size, if there.
+    pub(crate) fn size(&mut self, key: &str) -> Option<usize> {
+        let value = self.get(key)?;
+        match value.as_u64() {
+            Some(n) if (1..=MAX_SIZE).contains(&n) => Some(n as usize),
+            _ => {
+                self.wrong_type(key, &format!("a whole number from 1 to {MAX_SIZE}"), value);
+                // Already reported: a harmless value lets the other checks go on.
+                Some(1)
+            }
+        }
+    }
+
+    /// A positive size that must be there.
+    pub(crate) fn required_size(&mut self, key: &str) -> usize {
+        if self.get(key).is_none() {
+            self.problem(format!("{key} is missing"));
+        }
+        self.size(key).unwrap_or(1)
+    }
+
+    /// A finite number, if there.
+    pub(crate) fn number(&mut self, key: &str) -> Option<f64> {
+        let value = self.get(key)?;
+        let number = value.as_f64().filter(|n| n.is_finite());
+        if number.is_none() {
+            self.wrong_type(key, "a finite number", value);
+        }
+        number
+    }
+
+    /// A finite number above zero, or `default` where absent.
+    pub(crate) fn positive(&mut self, key: &str, default: f64) -> f64 {
+        match self.number(key) {
+            Some(n) if n <= 0.0 => {
+                self.problem(format!("{key} must be above 0, found {n}"));
+                default
+            }
+            Some(n) => n,
+            None => default,
+        }
+    }
+
+    /// A boolean, or `false` where absent: the default of every flag read here.
+    pub(crate) fn flag(&mut self, key: &str) -> bool {
+        let Some(value) = self.get(key) else {
+            return false;
+        };
+        value.as_bool().unwrap_or_else(|| {
+            self.wrong_type(key, "true or false", value);
+            false
+        })
+    }
+
+    /// A text, if there.
+    pub(crate) fn text(&mut self, key: &str) -> Option<&'a str> {
+        let value = self.get(key)?;
+        let text = value.as_str();
+        if text.is_none() {
+            self.wrong_type(key, "a text", value);
+        }
+        text
+    }
+
+    /// A nested object, if there.
+    pub(crate) fn object(&mut self, key: &str) -> Option<&'a Map<String, Value>> {
+        let value = self.get(key)?;
+        let object = value.as_object();
+        if object.is_none() {
+            self.wrong_type(key, "an object", value);
+        }
+        object
+    }
+}
+
+/// A value as it may stand in a message: long ones are cut.
+pub(crate) fn brief(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}

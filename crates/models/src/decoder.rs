@@ -1,0 +1,184 @@
+//! The decoder: the same layer code for training and for sampling.
+//!
+//! Layers are stacked and scanned. What differs between training, prefill and decoding is only where keys and values
+//! come from, so [`Decoder::layer`] takes that as a function.
+//!
+//! Letters: `B` rows, `T` tokens, `S` cache slots, `D` width, `H`/`K` query/key heads, `E` head size, `L` layers.
+
+use ferrotune_graph::{DType, Graph, Policy, Tensor};
+use ferrotune_nn::{
+    Head, Params, Rotation, Sequence, attend, causal_mask, linear, rms_norm, rotate, swiglu,
+};
+
+use crate::config::ModelConfig;
+
+/// Traces a model with given parameters.
+pub struct Decoder<'a> {
+    /// The model.
+    pub config: &'a ModelConfig,
+    /// Its parameters, by the paths of [`ModelConfig::params`].
+    pub params: &'a Params,
+    /// Element type of activations and products.
+    pub compute: DType,
+    /// What the layers keep for the backward pass.
+    pub policy: Policy,
+}
+
+/// Keys and values of all layers, for decoding.
+pub struct Cache {
+    /// Keys `[L,B,K,S,E]` in the compute type.
+    pub keys: Tensor,
+    /// Values, the same shape.
+    pub values: Tensor,
+}
+
+impl Decoder<'_> {
+    fn graph(&self) -> Graph {
+        self.params.at("embed").graph().clone()
+    }
+
+    /// Embeddings of tokens: s32 `[B,T]` → `[B,T,D]` in the compute type.
+    fn embed(&self, tokens: &Tensor) -> Tensor {
+        let table = self.params.at("embed");
+        let rows = table.take(tokens).convert(self.compute);
+        rows.shard(&["batch", "tokens", "_"])
+    }
+
+    fn stacked_layers(&self) -> (Vec<String>, Vec<Tensor>) {
+        self.params.under("layers").entries().into_iter().unzip()
+    }
+
+    /// One layer. `attention(q [B,T,H,E], k [B,T,K,E], v [B,T,K,E]) → [B,T,H,E]` sees rotated queries and keys.
+    fn layer(
+        &self,
+        params: &Params,
+        x: &Tensor,
+        rotation: &Rotation,
+        attention: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Tensor,
+    ) -> Tensor {
+        let (g, c) = (self.graph(), self.config);
+        let (b, t, e) = (x.dim(0), x.dim(1), c.head_dim);
+        let attended = g.scope("attn", || {
+            let normed = rms_norm(x, params.at("input_norm"), c.rms_norm_eps);
+            let attn = params.under("attn");
+            let heads = |name: &str, n: usize| {
+                g.scope(name, || linear(&normed, attn.at(name)).reshape(&[b, t, n, e]))
+            };
+            let mut q = heads("q_proj", c.num_attention_heads);
+            let mut k = heads("k_proj", c.num_key_value_heads);
+            let v = heads("v_proj", c.num_key_value_heads);
+            if c.family.qk_norm() {
+                q = rms_norm(&q, attn.at("q_norm"), c.rms_norm_eps);
+                k = rms_norm(&k, attn.at("k_norm"), c.rms_norm_eps);
+            }
+            let mixed = attention(&rotate(&q, rotation), &rotate(&k, rotation), &v);
+            let flat = mixed.reshape(&[b, t, c.num_attention_heads * e]);
+            g.scope("o_proj", || linear(&flat, attn.at("o_proj")))
+        });
+        let x = x + attended;
+        let fed = g.scope("mlp", || {
+            let normed = rms_norm(&x, params.at("post_attn_norm"), c.rms_norm_eps);
+            swiglu(&normed, &params.under("mlp"))
+        });
+        (x + fed).shard(&["batch", "tokens", "_"])
+    }
+
+    fn finish(&self, x: &Tensor) -> Tensor {
+        let weight = self.params.at("final_norm");
+        self.graph()
+            .scope("final_norm", || rms_norm(x, weight, self.config.rms_norm_eps))
+    }
+
+    /// Hidden states after the final norm: tokens s32 `[B,T]` → `[B,T,D]` in the compute type.
+    #[track_caller]
+    pub fn hidden(&self, tokens: &Tensor, seq: &Sequence) -> Tensor {
+        self.run(tokens, seq, false).0
+    }
+
+    /// Hidden states, and keys and values of all layers `[L,B,K,T,E]`.
+    #[track_caller]
+    pub fn prefill(&self, tokens: &Tensor, seq: &Sequence) -> (Tensor, Cache) {
+        let (hidden, stacked) = self.run(tokens, seq, true);
+        let [keys, values] = <[Tensor; 2]>::try_from(stacked).expect("keys and values were kept");
+        (hidden, Cache { keys, values })
+    }
+
+    fn run(&self, tokens: &Tensor, seq: &Sequence, keep: bool) -> (Tensor, Vec<Tensor>) {
+        let g = self.graph();
+        let x = g.scope("embed", || self.embed(tokens));
+        let rotation = Rotation::new(&seq.positions, self.config.head_dim, self.config.rope_theta);
+        let mask = causal_mask(seq);
+        let (names, layers) = self.stacked_layers();
+        let count = self.config.num_hidden_layers;
+        let (carry, kept) = g.scope("layers", || {
+            g.scan(self.policy.clone(), vec![x], layers, count, |_, carry, slices| {
+                let params = Params::new(names.iter().cloned().zip(slices.iter().cloned()));
+                let mut kept = Vec::new();
+                let x = self.layer(&params, &carry[0], &rotation, |q, k, v| {
+                    let (k, v) = (k.transpose(&[0, 2, 1, 3]), v.transpose(&[0, 2, 1, 3]));
+                    let mixed = attend(q, &k, &v, &mask);
+                    if keep {
+                        kept = vec![k, v];
+                    }
+                    mixed
+                });
+                (vec![x], kept)
+            })
+        });
+        (self.finish(&carry[0]), kept)
+    }
+
+    /// One more token per row, written to cache slot `slot`.
+    ///
+    /// # Shapes
+    /// `tokens` and `positions` s32 `[B,1]`, `slot` s32 scalar, `readable` boolean `[B,1,S]` (slots that each row may
+    /// read, the new one included) → hidden `[B,1,D]` and the cache with the slot filled.
+    #[track_caller]
+    pub fn decode(
+        &self,
+        tokens: &Tensor,
+        positions: &Tensor,
+        slot: &Tensor,
+        readable: &Tensor,
+        cache: &Cache,
+    ) -> (Tensor, Cache) {
+        let g = self.graph();
+        let x = g.scope("embed", || self.embed(tokens));
+        let rotation = Rotation::new(positions, self.config.head_dim, self.config.rope_theta);
+        let (names, layers) = self.stacked_layers();
+        let dims = cache.keys.dims();
+        let window = [&[1], &dims[1..]].concat();
+        let carry = vec![x, cache.keys.clone(), cache.values.clone()];
+        let count = self.config.num_hidden_layers;
+        let (mut carry, _) = g.scope("layers", || {
+            g.scan(Policy::Recompute, carry, layers, count, |index, carry, slices| {
+                let params = Params::new(names.iter().cloned().zip(slices.iter().cloned()));
+                let zero = g.scalar(0.0, DType::S32);
+                let store = |whole: &Tensor, new: &Tensor| {
+                    let new = new.transpose(&[0, 2, 1, 3]).expand(0);
+                    let whole = whole.dynamic_update_slice(&new, &[index, &zero, &zero, slot, &zero]);
+                    let layer = whole.dynamic_slice(&[index, &zero, &zero, &zero, &zero], &window);
+                    (whole, layer.reshape(&dims[1..]))
+                };
+                let mut cache = Vec::new();
+                let x = self.layer(&params, &carry[0], &rotation, |q, k, v| {
+                    let (keys, k) = store(&carry[1], k);
+                    let (values, v) = store(&carry[2], v);
+                    cache = vec![keys, values];
+                    attend(q, &k, &v, readable)
+                });
+                (std::iter::once(x).chain(cache).collect(), vec![])
+            })
+        });
+        let values = carry.pop().expect("values are carried");
+        let keys = carry.pop().expect("keys are carried");
+        (self.finish(&carry[0]), Cache { keys, values })
+    }
+
+    /// The log-prob head over this model's vocabulary.
+    pub fn head(&self, temperature: f64, token_chunk: usize) -> Head {
+        let tied = self.config.tie_word_embeddings;
+        let weight = self.params.at(if tied { "embed" } else { "lm_head" }).clone();
+        Head { weight, tied, temperature, token_chunk }
+    }
+}

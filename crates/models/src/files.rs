@@ -1,0 +1,13 @@
+//! Model folders of Hugging Face: weights in and out.
+
+mod atomic;
+mod element;
+mod load;
+#[expect(unsafe_code, reason = "a memory map has no safe constructor")]
+mod mapped;
+mod save;
+#[cfg(test)]
+mod tests;
+
+pub use self::load::{Weights, load};
+pub use self::save::{export_gradients, save};

@@ -1,0 +1,173 @@
+//! Values as they are moved between disk and tree: number types, transposition, and the search for values that are not finite.
+//!
+//! Everything works on one tensor at a time, little-endian as safetensors is. Shapes are checked by the callers.
+
+use ferrotune_pjrt::DType;
+use half::{bf16, f16};
+use safetensors::Dtype as DiskType;
+
+/// A number type in which weights may be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    F32,
+    BF16,
+    F16,
+}
+
+impl Stored {
+    /// For messages.
+    pub(crate) const NAMES: &str = "F32, BF16 or F16";
+
+    pub(crate) fn from_disk(dtype: DiskType) -> Option<Self> {
+        match dtype {
+            DiskType::F32 => Some(Self::F32),
+            DiskType::BF16 => Some(Self::BF16),
+            DiskType::F16 => Some(Self::F16),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn from_dtype(dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::F32 => Some(Self::F32),
+            DType::BF16 => Some(Self::BF16),
+            DType::F16 => Some(Self::F16),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::BF16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
+    }
+
+    pub(crate) fn disk(self) -> DiskType {
+        match self {
+            Self::F32 => DiskType::F32,
+            Self::BF16 => DiskType::BF16,
+            Self::F16 => DiskType::F16,
+        }
+    }
+
+    pub(crate) fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::BF16 | Self::F16 => 2,
+        }
+    }
+
+    /// Reads every value of `bytes` into `out`; exact for all three types.
+    fn read(self, bytes: &[u8], out: &mut [F32Bytes]) {
+        match self {
+            Self::F32 => read_all(bytes, out, f32::from_le_bytes),
+            Self::BF16 => read_all(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
+            Self::F16 => read_all(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
+        }
+    }
+
+    /// Writes every value of `values`, rounded to nearest even.
+    fn write(self, values: &[f32], out: &mut Vec<u8>) {
+        match self {
+            Self::F32 => out.extend(values.iter().flat_map(|v| v.to_le_bytes())),
+            Self::BF16 => out.extend(values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes())),
+            Self::F16 => out.extend(values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes())),
+        }
+    }
+}
+
+/// The bytes of one f32 in host order: the parts of an array that is still a plain byte vector, with no alignment to care for.
+pub(crate) type F32Bytes = [u8; 4];
+
+fn read_all<const N: usize>(bytes: &[u8], out: &mut [F32Bytes], read: impl Fn([u8; N]) -> f32) {
+    let (values, rest) = bytes.as_chunks::<N>();
+    assert!(
+        rest.is_empty() && values.len() == out.len(),
+        "the caller checked the length"
+    );
+    for (slot, value) in out.iter_mut().zip(values) {
+        *slot = read(*value).to_ne_bytes();
+    }
+}
+
+/// Writes the values of one tensor on disk to `out`, in the tree's order.
+///
+/// `disk_dims` are those on disk: if `transposed`, two of them, which `out` gets the other way round.
+pub(crate) fn from_disk(
+    bytes: &[u8],
+    stored: Stored,
+    disk_dims: &[usize],
+    transposed: bool,
+    out: &mut [F32Bytes],
+) {
+    match disk_dims {
+        &[rows, columns] if transposed => {
+            let mut band = vec![[0; 4]; BAND.min(rows) * columns];
+            for first in (0..rows).step_by(BAND) {
+                let count = BAND.min(rows - first);
+                let band = &mut band[..count * columns];
+                let from = first * columns * stored.size();
+                stored.read(&bytes[from..from + band.len() * stored.size()], band);
+                scatter_columns(band, columns, &mut out[first..], rows);
+            }
+        }
+        _ => stored.read(bytes, out),
+    }
+}
+
+/// The bytes of one tensor of the tree as they go to disk; `dims` are those of the tree.
+pub(crate) fn to_disk(values: &[f32], stored: Stored, dims: &[usize], transposed: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(values.len() * stored.size());
+    match dims {
+        &[rows, columns] if transposed => {
+            let mut turned = vec![0.0; values.len()];
+            for (first, band) in (0..rows).step_by(BAND).zip(values.chunks(BAND * columns)) {
+                scatter_columns(band, columns, &mut turned[first..], rows);
+            }
+            stored.write(&turned, &mut out);
+        }
+        _ => stored.write(values, &mut out),
+    }
+    out
+}
+
+/// Rows that are transposed together: enough to fill a cache line of the result.
+const BAND: usize = 32;
+
+/// Writes `band`, some rows of `columns` values, as columns of `out`, whose rows are `stride` apart.
+fn scatter_columns<T: Copy>(band: &[T], columns: usize, out: &mut [T], stride: usize) {
+    for column in 0..columns {
+        let target = &mut out[column * stride..];
+        for (slot, row) in target.iter_mut().zip(band.chunks_exact(columns)) {
+            *slot = row[column];
+        }
+    }
+}
+
+/// How many values are NaN or infinite, and the index of the first.
+pub(crate) fn not_finite(mut values: impl Iterator<Item = f32>) -> Option<(usize, usize)> {
+    let first = values.position(|v| !v.is_finite())?;
+    Some((1 + values.filter(|v| !v.is_finite()).count(), first))
+}
+
+/// The first finite value that rounds to infinity in `stored`.
+pub(crate) fn first_out_of_range(values: &[f32], stored: Stored) -> Option<f32> {
+    let fits = |value: f32| match stored {
+        Stored::F32 => true,
+        Stored::BF16 => bf16::from_f32(value).is_finite(),
+        Stored::F16 => f16::from_f32(value).is_finite(),
+    };
+    values.iter().copied().find(|&value| !fits(value))
+}
+
+/// The index along each dimension of the value at `offset`.
+pub(crate) fn unravel(mut offset: usize, dims: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; dims.len()];
+    for (slot, &size) in index.iter_mut().zip(dims).rev() {
+        *slot = offset % size;
+        offset /= size;
+    }
+    index
+}

@@ -1,0 +1,37 @@
+//! The families: configurations, Hugging Face names and layouts, safetensors in and out.
+//!
+//! A model folder is read in two steps: [`ModelConfig::load`] says what the model is and what [its parameters](ModelConfig::params)
+//! are, [`load`] reads their values. [`save`] writes a folder that `transformers` loads; [`init_params`] makes fresh values.
+//! Nothing here knows about training or devices.
+//!
+//! ```no_run
+//! use ferrotune_models::{ModelConfig, load, save};
+//! use ferrotune_pjrt::DType;
+//!
+//! # fn main() -> Result<(), ferrotune_models::Error> {
+//! let config = ModelConfig::load("my-model")?;
+//! let weights = load("my-model", &config)?;
+//! for name in &weights.unused {
+//!     eprintln!("not used: {name}");
+//! }
+//! save("my-copy", &config, &weights.params, weights.stored.unwrap_or(DType::F32), Some("my-model".as_ref()))?;
+//! # Ok(())
+//! # }
+//! ```
+#![deny(unsafe_code)]
+
+mod config;
+mod decoder;
+mod error;
+mod files;
+mod init;
+mod layout;
+mod memory;
+#[cfg(test)]
+mod testing;
+
+pub use config::{Family, ModelConfig};
+pub use decoder::{Cache, Decoder};
+pub use error::{Error, Result, WeightProblem};
+pub use files::{Weights, export_gradients, load, save};
+pub use init::init_params;

@@ -1,0 +1,34 @@
+//! The layers: norms, rotary, attention, feed-forward, log-prob head, parameter trees.
+//!
+//! A layer is a plain function that traces its nodes. It knows no family and no file: sizes come from the tensors it is
+//! given, weights from a [`Params`] tree, documents from a [`Sequence`].
+//!
+//! Letters in comments and in variable suffixes: `B` rows, `T` tokens (queries), `S` tokens (keys), `D` model width,
+//! `H` query heads, `K` key and value heads, `G` = H / K, `E` head size, `F` feed-forward width, `V` vocabulary.
+//!
+//! f32 where it matters, whatever the compute type: norms, softmax, log-sum-exp, accumulation of products.
+#![forbid(unsafe_code)]
+
+mod attention;
+mod head;
+mod linear;
+mod mlp;
+mod norm;
+mod param;
+mod params;
+mod rotary;
+mod sequence;
+
+pub use attention::{attend, causal_mask};
+pub use head::{Head, TokenScores};
+pub use linear::linear;
+pub use mlp::swiglu;
+pub use norm::rms_norm;
+pub use param::{Init, ParamSpec};
+pub use params::Params;
+pub use rotary::{Rotation, rotate};
+pub use sequence::Sequence;
+
+/// Every logical axis that parameters and activations name, for the sharding rules.
+pub const LOGICAL_AXES: [&str; 8] =
+    ["batch", "tokens", "layers", "embed", "vocab", "heads", "kv_heads", "mlp"];
