@@ -40,6 +40,14 @@ impl Dataset {
     /// [`Error::Read`]; [`Error::Lines`] with every line that is not UTF-8, not a JSON object, or has no text under `prompt` or `answer`;
     /// [`Error::Empty`].
     pub fn read(path: impl AsRef<Path>) -> Result<Dataset> {
+        Dataset::read_fields(path, "prompt", "answer")
+    }
+
+    /// As [`Dataset::read`], with prompt and answer under other names.
+    ///
+    /// # Errors
+    /// As [`Dataset::read`].
+    pub fn read_fields(path: impl AsRef<Path>, prompt: &str, answer: &str) -> Result<Dataset> {
         let path = path.as_ref().to_path_buf();
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
@@ -53,7 +61,7 @@ impl Dataset {
             if bytes.trim_ascii().is_empty() {
                 continue;
             }
-            match read_line(line, bytes) {
+            match read_line(line, bytes, [prompt, answer]) {
                 Ok(problem) => problems.push(problem),
                 Err(messages) => messages
                     .into_iter()
@@ -136,7 +144,7 @@ pub fn check_disjoint(train: &Dataset, heldout: &Dataset) -> Result<()> {
 }
 
 /// One line, or everything that is wrong with it.
-fn read_line(line: usize, bytes: &[u8]) -> Result<Problem, Vec<String>> {
+fn read_line(line: usize, bytes: &[u8], [prompt, answer]: [&str; 2]) -> Result<Problem, Vec<String>> {
     let text = std::str::from_utf8(bytes)
         .map_err(|e| vec![format!("not UTF-8 text at byte {}", e.valid_up_to() + 1)])?;
     let value: Value = serde_json::from_str(text).map_err(|e| {
@@ -163,7 +171,7 @@ fn read_line(line: usize, bytes: &[u8]) -> Result<Problem, Vec<String>> {
             String::new()
         }
     };
-    let (prompt, answer) = (take("prompt"), take("answer"));
+    let (prompt, answer) = (take(prompt), take(answer));
     if messages.is_empty() {
         Ok(Problem {
             line,

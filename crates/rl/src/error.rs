@@ -1,4 +1,4 @@
-//! What can go wrong in the algorithm's host parts, as data.
+//! What can go wrong in the algorithm, as data.
 
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong in the algorithm's host parts.
+/// What can go wrong in the algorithm.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -78,6 +78,67 @@ pub enum Error {
         /// Answers in a group.
         group_size: usize,
     },
+    /// The tokenizer names no id that ends a text.
+    #[error(
+        "the model folder names no end-of-sequence token, so no answer could ever end: \
+         set eos_token_id in generation_config.json, or eos_token in tokenizer_config.json"
+    )]
+    NoEnd,
+    /// The tokenizer ends a text with an id that the model does not have.
+    #[error(
+        "the end-of-sequence token has id {id}, but the model's vocabulary has {vocab_size} tokens: use the tokenizer that belongs to the model"
+    )]
+    EndOutside {
+        /// The id.
+        id: u32,
+        /// Tokens of the model.
+        vocab_size: usize,
+    },
+    /// A warm-up without demonstrations.
+    #[error("the warm-up has no demonstrations: give at least one, or leave the warm-up out")]
+    NoDemonstrations,
+    /// Gradients stay NaN or infinite.
+    #[error(
+        "the gradient was not finite in {updates} updates in a row, up to step {step}: \
+         lower the learning rate, and go on from an earlier checkpoint or start anew"
+    )]
+    Diverged {
+        /// How many updates.
+        updates: u32,
+        /// The step of the last.
+        step: u64,
+    },
+    /// A checkpoint whose state is of another kind of run.
+    #[error("checkpoint {} does not fit this run: {reason}", path.display())]
+    Progress {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A checkpoint of a run on other data.
+    #[error(
+        "checkpoint {} was made with other data: {} changed since; put the old files back, or start a new run",
+        path.display(), changed.join(", ")
+    )]
+    OtherData {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The settings that name what changed.
+        changed: Vec<&'static str>,
+    },
+    /// A failure of the engine.
+    #[error(transparent)]
+    Engine(#[from] ferrotune_engine::Error),
+    /// A failure of the sampler.
+    #[error(transparent)]
+    Rollout(#[from] ferrotune_rollout::Error),
+    /// Trajectories that cannot be laid out.
+    #[error(transparent)]
+    Batch(#[from] ferrotune_batch::Refused),
+    /// Tokens that cannot be read.
+    #[error(transparent)]
+    Text(#[from] ferrotune_text::TextError),
     /// A reward is NaN or infinite.
     #[error("reward {index} (group {}) is {value}: a checker must return a finite number", index / group_size)]
     Reward {

@@ -1,0 +1,220 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use ferrotune_pjrt::DType;
+
+/// Reinforcement-learning post-training of language models on XLA.
+#[derive(Debug, Parser)]
+#[command(name = "ferrotune", version, arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train a model as a recipe says.
+    Train(TrainArgs),
+    /// Let a model continue a prompt.
+    Sample(SampleArgs),
+    /// Say how likely a model finds each token of some documents.
+    Score(ScoreArgs),
+    /// Show what this machine has, what is missing, and how to get it.
+    Doctor,
+    /// Show a recipe with every default filled in, or explain every key.
+    Config(ConfigArgs),
+    /// Measure speed and memory.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TrainArgs {
+    /// The recipe, a TOML file.
+    pub(crate) recipe: PathBuf,
+    /// Settings laid over the recipe, as key=value: seed=7 run.dir=PATH mesh.fsdp=2
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+    /// Go on with the run in the run directory, from its newest checkpoint.
+    #[arg(long)]
+    pub(crate) resume: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SampleArgs {
+    /// A Hugging Face model folder.
+    pub(crate) model: PathBuf,
+    /// What to continue.
+    #[arg(long)]
+    pub(crate) prompt: String,
+    /// The longest answer, in tokens.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
+    pub(crate) max_new: usize,
+    /// Divides the logits before sampling; 0 takes the most likely token each time.
+    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
+    pub(crate) temperature: f64,
+    /// Same seed, same answers.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// How many answers.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    pub(crate) n: usize,
+    /// Number format of matrix products and activations.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::F32)]
+    pub(crate) compute_dtype: ComputeArg,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ScoreArgs {
+    /// A Hugging Face model folder.
+    pub(crate) model: PathBuf,
+    /// Documents, one JSON object a line: {"text": "..."} or {"ids": [...]}
+    pub(crate) documents: PathBuf,
+    /// Put several documents into rows of this many tokens. The values stay the same.
+    #[arg(long, value_name = "BUDGET", value_parser = at_least_one)]
+    pub(crate) pack: Option<usize>,
+    /// Also write the gradient of the mean negative log-prob over all predicted tokens.
+    #[arg(long, value_name = "OUT.safetensors")]
+    pub(crate) grad: Option<PathBuf>,
+    /// Number format of matrix products and activations.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::F32)]
+    pub(crate) compute_dtype: ComputeArg,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConfigArgs {
+    /// The recipe, a TOML file.
+    #[arg(required_unless_present = "reference")]
+    pub(crate) recipe: Option<PathBuf>,
+    /// Settings laid over the recipe.
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+    /// Explain every key instead.
+    #[arg(long, conflicts_with = "recipe")]
+    pub(crate) reference: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Training steps on synthetic rows: tokens a second, host time, peak memory.
+    Step(BenchStepArgs),
+    /// The cost of calling a program that does nothing, by its number of arrays.
+    Dispatch(BenchDispatchArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchStepArgs {
+    /// A model folder; its config.json alone is read. Without one, a model of about two million parameters.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Rows of a micro-batch.
+    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
+    pub(crate) rows: usize,
+    /// Tokens in a row.
+    #[arg(long, default_value_t = 256, value_parser = at_least_two)]
+    pub(crate) width: usize,
+    /// Micro-batches of a step.
+    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
+    pub(crate) micro_batches: usize,
+    /// Steps to measure, after two to warm up.
+    #[arg(long, default_value_t = 10, value_parser = at_least_one)]
+    pub(crate) steps: usize,
+    /// Devices to split the state over.
+    #[arg(long, default_value_t = 1, value_parser = at_least_one)]
+    pub(crate) fsdp: usize,
+    /// Number format of matrix products and activations.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::F32)]
+    pub(crate) compute_dtype: ComputeArg,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchDispatchArgs {
+    /// Calls to measure.
+    #[arg(long, default_value_t = 500, value_parser = at_least_one)]
+    pub(crate) calls: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A number format on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ComputeArg {
+    /// f32 throughout.
+    F32,
+    /// bf16 products, accumulated in f32.
+    Bf16,
+}
+
+impl ComputeArg {
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+        }
+    }
+}
+
+/// Beyond this, sizes in bytes could overflow; nothing real comes near.
+const LARGEST: usize = 1_000_000_000;
+
+fn bounded(text: &str, least: usize) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (least..=LARGEST).contains(&n) => Ok(n),
+        Ok(_) => Err(format!("must be a whole number from {least} to {LARGEST}")),
+        Err(error) => Err(format!("must be a whole number: {error}")),
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    bounded(text, 1)
+}
+
+fn at_least_two(text: &str) -> Result<usize, String> {
+    bounded(text, 2)
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    let least = ferrotune_rollout::MIN_TEMPERATURE;
+    match text.parse::<f64>() {
+        Ok(t) if t == 0.0 || (least..f64::INFINITY).contains(&t) => Ok(t),
+        _ => Err(format!("must be 0, or a number of at least {least}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn overrides_and_flags_may_come_in_any_order() {
+        let parse = |words: &[&str]| match Args::try_parse_from(words).unwrap().command {
+            Command::Train(args) => (args.overrides, args.resume),
+            other => panic!("{other:?}"),
+        };
+        let expected = (vec!["seed=7".to_owned(), "mesh.fsdp=2".to_owned()], true);
+        assert_eq!(parse(&["ferrotune", "train", "a.toml", "seed=7", "mesh.fsdp=2", "--resume"]), expected);
+        assert_eq!(parse(&["ferrotune", "train", "--resume", "a.toml", "seed=7", "mesh.fsdp=2"]), expected);
+        assert_eq!(parse(&["ferrotune", "train", "a.toml", "seed=7", "--resume", "mesh.fsdp=2"]), expected);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_refused() {
+        for words in [["--max-new", "0"], ["--n", "-1"], ["--temperature", "NaN"], ["--temperature", "1e-9"]] {
+            let line = ["ferrotune", "sample", "dir", "--prompt", "x", words[0], words[1]];
+            assert_eq!(Args::try_parse_from(line).unwrap_err().exit_code(), 2, "{words:?}");
+        }
+    }
+}

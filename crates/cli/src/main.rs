@@ -1,0 +1,42 @@
+//! The binary `ferrotune`.
+//!
+//! Reads arguments, calls the library crates, shows what they say. Results go to standard output, everything else to
+//! standard error. Exit codes: 0 done, 1 the run failed, 2 the request cannot be served as it was made, 130 stopped by the
+//! user.
+#![forbid(unsafe_code)]
+
+mod args;
+mod bench;
+mod config;
+mod device;
+mod doctor;
+mod documents;
+mod failure;
+mod machine;
+mod model_folder;
+mod run_dir;
+mod sample;
+mod score;
+mod terminal;
+mod train;
+
+use std::process::ExitCode;
+
+use args::{Args, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    failure::report_panics();
+    let result = match Args::parse().command {
+        Command::Train(args) => train::run(&args),
+        Command::Sample(args) => sample::run(&args),
+        Command::Score(args) => score::run(&args),
+        Command::Doctor => doctor::run(),
+        Command::Config(args) => config::run(&args),
+        Command::Bench(args) => bench::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.show(),
+    }
+}

@@ -1,0 +1,102 @@
+//! `ferrotune sample`: a model continues a prompt.
+
+use ferrotune_models::ModelConfig;
+use ferrotune_nn::ParamSpec;
+use ferrotune_pjrt::HostArray;
+use ferrotune_program::{Group, Layout, Leaf};
+use ferrotune_rollout::{Completion, Finish, Request, Sampler, SamplerConfig};
+use ferrotune_text::{Special, Tokenizer};
+
+use crate::args::SampleArgs;
+use crate::device::Device;
+use crate::failure::{Failure, OrFail};
+use crate::model_folder;
+use crate::terminal::{print, say};
+
+/// Answers that are decoded together.
+const ROWS: usize = 16;
+
+/// Tokens that one dispatch decodes.
+const TOKENS_PER_DISPATCH: usize = 16;
+
+pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
+    let model = ModelConfig::load(&args.model).or_refuse()?;
+    let tokenizer = Tokenizer::from_dir(&args.model).or_refuse()?;
+    let prompt = encode(&tokenizer, &args.prompt, model.vocab_size)?;
+    let (params, _) = model_folder::weights(&args.model, &model)?;
+    let device = Device::single()?;
+    say(device.describe());
+
+    let weights = upload(&device, &params)?;
+    let inside = |id: &u32| (*id as usize) < model.vocab_size;
+    let config = SamplerConfig {
+        batch: args.n.min(ROWS),
+        max_prompt_tokens: prompt.len(),
+        max_new_tokens: args.max_new,
+        tokens_per_dispatch: args.max_new.min(TOKENS_PER_DISPATCH),
+        compute: args.compute_dtype.dtype(),
+        stop_ids: tokenizer.eos_ids().iter().copied().filter(inside).collect(),
+        pad_id: 0,
+    };
+    let layout = weights.layout();
+    let sampler = Sampler::new(&device.client, &device.rules, &model, layout, config).or_fail()?;
+    let request = |n: u64| Request {
+        prompt: prompt.clone(),
+        seed: args.seed.wrapping_add(n),
+        temperature: args.temperature,
+        max_new_tokens: args.max_new,
+    };
+    let requests: Vec<Request> = (0..args.n as u64).map(request).collect();
+    // In parts, so that the first answers are there before the last are begun.
+    for part in requests.chunks(ROWS) {
+        let answers = sampler.generate(&weights, part, &mut |_, _| ()).or_fail()?;
+        for answer in &answers {
+            print(text(&tokenizer, answer)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The tokens of a prompt that must have some, all of them the model's.
+fn encode(tokenizer: &Tokenizer, prompt: &str, vocab_size: usize) -> Result<Vec<u32>, Failure> {
+    let mut ids = tokenizer.encode(prompt, true).or_refuse()?;
+    if ids.is_empty() {
+        ids.extend(tokenizer.bos_id());
+    }
+    if ids.is_empty() {
+        return Err(Failure::refused(anyhow::anyhow!(
+            "the prompt has no tokens, and the tokenizer has none that begins a text: give a --prompt that is not empty"
+        )));
+    }
+    match ids.iter().find(|&&id| id as usize >= vocab_size) {
+        None => Ok(ids),
+        Some(id) => Err(Failure::refused(anyhow::anyhow!(
+            "the prompt has token id {id}, outside of the model's vocabulary of {vocab_size}: \
+             put the tokenizer that belongs to the model into its folder"
+        ))),
+    }
+}
+
+fn upload(device: &Device, params: &[(ParamSpec, HostArray)]) -> Result<Group, Failure> {
+    let leaf = |spec: &ParamSpec| Leaf {
+        name: spec.path.clone(),
+        dtype: spec.dtype,
+        dims: spec.dims.clone(),
+        axes: spec.axes.clone(),
+    };
+    let leaves: Vec<Leaf> = params.iter().map(|(spec, _)| leaf(spec)).collect();
+    let layout = Layout::new(&device.mesh, &device.rules, &leaves).or_fail()?;
+    let host: Vec<HostArray> = params.iter().map(|(_, array)| array.clone()).collect();
+    Group::upload(&device.client, &layout, &host).or_fail()
+}
+
+fn text(tokenizer: &Tokenizer, answer: &Completion) -> Result<String, Failure> {
+    let mut tokens = answer.tokens.as_slice();
+    if answer.finish == Finish::Stop {
+        tokens = &tokens[..tokens.len() - 1];
+    }
+    // A model's vocabulary may be larger than its tokenizer's: such an id is no text.
+    let known = |id: &u32| tokenizer.id_to_token(*id).is_some();
+    let tokens: Vec<u32> = tokens.iter().copied().filter(known).collect();
+    tokenizer.decode(&tokens, Special::Skip).or_fail()
+}

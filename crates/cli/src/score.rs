@@ -1,0 +1,129 @@
+//! `ferrotune score`: how likely a model finds each token of some documents, and the gradient of that.
+
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
+use ferrotune_engine::{Engine, Loss};
+use ferrotune_models::{ModelConfig, export_gradients};
+use ferrotune_text::Tokenizer;
+use serde::Serialize;
+
+use crate::args::ScoreArgs;
+use crate::device::Device;
+use crate::documents::{self, Limits};
+use crate::failure::{Failure, OrFail};
+use crate::model_folder;
+use crate::terminal::{print, say};
+
+/// Tokens that are scored at once, unless one document has more.
+const TOKENS_AT_ONCE: usize = 4096;
+
+/// One line of the output: values of all tokens but the first, which nothing predicts.
+#[derive(Serialize)]
+struct Scored<'a> {
+    logprobs: &'a [f32],
+    entropy: &'a [f32],
+}
+
+pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
+    let model = ModelConfig::load(&args.model).or_refuse()?;
+    let limits = Limits { vocab_size: model.vocab_size, longest: args.pack };
+    let tokenizer = || Tokenizer::from_dir(&args.model).or_refuse();
+    let documents = documents::read(&args.documents, &limits, tokenizer)?;
+    if let Some(path) = &args.grad {
+        check_writable(path)?;
+        if documents.iter().all(|ids| ids.len() < 2) {
+            return Err(Failure::refused(anyhow!(
+                "no document has a second token, so there is nothing to differentiate: leave out --grad"
+            )));
+        }
+    }
+    let rows = lay_out(documents, args.pack)?;
+    let height = (TOKENS_AT_ONCE / rows.width()).clamp(1, rows.row_count());
+    let micro_batches = rows.micro_batches(height).or_refuse()?;
+
+    let (params, _) = model_folder::weights(&args.model, &model)?;
+    let device = Device::single()?;
+    say(device.describe());
+    let chunk = model_folder::token_chunk(height, rows.width(), model.vocab_size);
+    let compute = args.compute_dtype.dtype();
+    let mut engine = model_folder::scoring_engine(&device, model, &params, compute, chunk)?;
+    drop(params);
+    print_scores(&mut engine, &micro_batches, rows.places().len())?;
+    match &args.grad {
+        Some(path) => write_gradient(&mut engine, &micro_batches, path),
+        None => Ok(()),
+    }
+}
+
+/// One document a row as wide as the longest, or several in rows of `pack` tokens.
+///
+/// Weights are those of the mean over all predicted tokens.
+fn lay_out(documents: Vec<Vec<u32>>, pack: Option<usize>) -> Result<Rows, Failure> {
+    let longest = documents.iter().map(Vec::len).max().unwrap_or(0);
+    // A model predicts from one place to the next, so a row has at least two.
+    let packing = match pack {
+        Some(budget) => Packing::packed(budget.max(2)),
+        None => Packing::padded(longest.max(2)),
+    };
+    let documents: Vec<Trajectory> = documents.into_iter().map(Trajectory::document).collect();
+    let weights = Aggregation::TokenMean.weights(&documents).or_refuse()?;
+    packing.pack(&documents, &weights).or_refuse()
+}
+
+fn print_scores(engine: &mut Engine, micro_batches: &[Rows], documents: usize) -> Result<(), Failure> {
+    let mut logprobs = vec![Vec::new(); documents];
+    let mut entropy = vec![Vec::new(); documents];
+    for micro_batch in micro_batches {
+        let scores = engine.score(micro_batch).or_fail()?;
+        micro_batch.unpack_into(&scores.logprob, &mut logprobs).or_fail()?;
+        micro_batch.unpack_into(&scores.entropy, &mut entropy).or_fail()?;
+    }
+    for (logprobs, entropy) in logprobs.iter().zip(&entropy) {
+        let line = Scored { logprobs: &logprobs[1..], entropy: &entropy[1..] };
+        print(serde_json::to_string(&line).or_fail()?)?;
+    }
+    Ok(())
+}
+
+fn write_gradient(engine: &mut Engine, micro_batches: &[Rows], path: &Path) -> Result<(), Failure> {
+    let loss = Loss::cross_entropy();
+    for micro_batch in micro_batches {
+        engine.forward_backward(micro_batch, &loss).or_fail()?;
+    }
+    let gradients = engine.gradients_to_host().or_fail()?;
+    export_gradients(path, engine.model(), &gradients).or_fail()?;
+    say(format_args!("wrote {}", path.display()));
+    Ok(())
+}
+
+/// Refuses a file that could not be written once the work is done.
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let probe = folder.join(format!(".ferrotune-{}.probe", std::process::id()));
+    let tried = if path.is_dir() {
+        Err(anyhow!("it is a folder"))
+    } else {
+        std::fs::File::create(&probe).map(drop).map_err(anyhow::Error::from)
+    };
+    let _ = std::fs::remove_file(&probe);
+    tried
+        .with_context(|| format!("cannot write {}: name a file in a folder that you may write to", path.display()))
+        .or_refuse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_packing_every_document_has_its_row() {
+        let rows = lay_out(vec![vec![5; 3], vec![6; 7], vec![7]], None).unwrap();
+        assert_eq!((rows.row_count(), rows.width()), (3, 7));
+        // Nine tokens less the three first ones: eight predicted.
+        assert_eq!(rows.loss_weight().iter().filter(|w| **w == 0.125).count(), 8);
+        let packed = lay_out(vec![vec![5; 3], vec![6; 7], vec![7]], Some(11)).unwrap();
+        assert_eq!((packed.row_count(), packed.width()), (1, 11));
+    }
+}

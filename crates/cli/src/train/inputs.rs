@@ -1,0 +1,102 @@
+//! The files that a recipe names, read and checked against each other. No weights yet, no device.
+
+use anyhow::anyhow;
+use ferrotune_models::ModelConfig;
+use ferrotune_recipe::{Checker, Recipe};
+use ferrotune_rl::{Dataset, Problems, RunData, Words, check_disjoint};
+use ferrotune_text::Tokenizer;
+
+use crate::failure::Failure;
+
+/// What a run reads.
+pub(crate) struct Inputs {
+    pub(crate) model: ModelConfig,
+    pub(crate) data: RunData,
+    pub(crate) stop_ids: Vec<u32>,
+}
+
+impl Inputs {
+    /// Reads everything; whatever is wrong is refused together.
+    pub(crate) fn read(recipe: &Recipe) -> Result<Self, Failure> {
+        let mut problems = Problem::default();
+        let data = &recipe.data;
+        let model = problems.keep(ModelConfig::load(&recipe.model.path));
+        let tokenizer = problems.keep(Tokenizer::from_dir(&recipe.model.path));
+        let read = |path, answer: &str| Dataset::read_fields(path, &data.prompt_field, answer);
+        let train = problems.keep(read(&data.train, &data.answer_field));
+        let heldout = problems.keep(read(&data.heldout, &data.answer_field));
+        let demonstrations = match &data.demonstrations {
+            Some(path) if recipe.warmup.steps > 0 => {
+                problems.keep(read(path, &data.completion_field)).map(Some)
+            }
+            _ => Some(None),
+        };
+        let checker = checker(recipe);
+        if let (Some(train), Some(heldout)) = (&train, &heldout) {
+            problems.keep(check_disjoint(train, heldout));
+            problems.keep(train.check_answers(checker));
+            problems.keep(heldout.check_answers(checker));
+        }
+        let (Some(model), Some(tokenizer), Some(train), Some(heldout), Some(demonstrations)) =
+            (model, tokenizer, train, heldout, demonstrations)
+        else {
+            return Err(problems.into_failure());
+        };
+
+        let words = Words {
+            tokenizer,
+            template: data.prompt_template.clone(),
+            vocab_size: model.vocab_size,
+            max_prompt_tokens: recipe.rollout.max_prompt_tokens,
+            row_tokens: recipe.packing.row_tokens,
+        };
+        let stop_ids = problems.keep(words.stop_ids().map(<[u32]>::to_vec));
+        let train = problems.keep(Problems::new(&train, &words, None));
+        let heldout = problems.keep(Problems::new(&heldout, &words, recipe.eval.max_problems));
+        let demonstrations = match &demonstrations {
+            // Without an end it would only repeat what is said already.
+            Some(dataset) if stop_ids.is_some() => problems.keep(words.demonstrations(dataset)),
+            _ => Some(Vec::new()),
+        };
+        let temperature = recipe.rollout.temperature;
+        if temperature < ferrotune_rollout::MIN_TEMPERATURE {
+            problems.add(anyhow!(
+                "rollout.temperature is {temperature}; the sampler needs at least {}",
+                ferrotune_rollout::MIN_TEMPERATURE
+            ));
+        }
+        match (stop_ids, train, heldout, demonstrations) {
+            (Some(stop_ids), Some(train), Some(heldout), Some(demonstrations)) if problems.0.is_empty() => {
+                let tokenizer = words.tokenizer;
+                Ok(Self { model, data: RunData { train, heldout, demonstrations, tokenizer }, stop_ids })
+            }
+            _ => Err(problems.into_failure()),
+        }
+    }
+}
+
+/// The checker that a recipe names.
+pub(crate) fn checker(recipe: &Recipe) -> ferrotune_rl::Checker {
+    match recipe.reward.checker {
+        Checker::ExactMatch => ferrotune_rl::Checker::Exact,
+    }
+}
+
+/// What is wrong so far.
+#[derive(Default)]
+struct Problem(Vec<anyhow::Error>);
+
+impl Problem {
+    fn add(&mut self, error: anyhow::Error) {
+        self.0.push(error);
+    }
+
+    fn keep<T, E: Into<anyhow::Error>>(&mut self, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.add(error.into())).ok()
+    }
+
+    fn into_failure(self) -> Failure {
+        Failure::Refused(self.0)
+    }
+}
+

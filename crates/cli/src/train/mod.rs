@@ -1,0 +1,218 @@
+//! `ferrotune train`: a recipe to a run directory.
+//!
+//! Everything that can be refused is refused before a device is started. Then the trainer does step after step; here it is
+//! only watched, recorded, checkpointed and stopped.
+
+mod begin;
+mod inputs;
+mod interrupt;
+mod resume;
+mod watch;
+
+use std::path::Path;
+
+use anyhow::Context;
+use ferrotune_engine::checkpoint;
+use ferrotune_models::save;
+use ferrotune_pjrt::DType;
+use ferrotune_recipe::{Recipe, Resolved};
+use ferrotune_rl::{StepReport, Trainer};
+
+use crate::args::TrainArgs;
+use crate::failure::{Failure, OrFail};
+use crate::run_dir::{RunDir, RunDirError, Sample, StepMetrics};
+use inputs::Inputs;
+use interrupt::Interrupt;
+use watch::Watch;
+
+pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
+    let interrupt = Interrupt::install().or_fail()?;
+    let mut resolved = Recipe::load(&args.recipe, &args.overrides).map_err(Failure::Recipe)?;
+    let watch = Watch::begin();
+    for note in resolved.notes() {
+        watch.say(&format!("note: {note}"));
+    }
+    let inputs = Inputs::read(resolved.recipe())?;
+    let run_dir = RunDir::create(&resolved.recipe().run.dir, args.resume).map_err(of_run_dir)?;
+    let earlier = if args.resume { resume::reconcile(&mut resolved, &run_dir)? } else { None };
+    begin::settle_compute_dtype(&mut resolved, &inputs.model);
+
+    let (trainer, stored) = begin::trainer(&resolved, inputs, &watch)?;
+    let mut run = Run { resolved, run_dir, trainer, stored, watch, command: resume_command(args) };
+    run.go_on_from(earlier.as_deref())?;
+    run.run_dir.write_config(&run.resolved.to_toml()).map_err(of_run_dir)?;
+    run.begin_steps()?;
+    run.steps(&interrupt)?;
+    run.finish()
+}
+
+/// A run under way.
+struct Run {
+    resolved: Resolved,
+    run_dir: RunDir,
+    trainer: Trainer,
+    /// The number type of the weights that the run began with, if they are of one.
+    stored: Option<DType>,
+    watch: Watch,
+    /// What to type to go on with it.
+    command: String,
+}
+
+impl Run {
+    /// Takes over a checkpoint, and takes off what was recorded after it.
+    fn go_on_from(&mut self, earlier: Option<&Path>) -> Result<(), Failure> {
+        if let Some(path) = earlier {
+            self.trainer.restore(path).map_err(|error| resume::failed_restore(error, path))?;
+        }
+        let done = self.trainer.completed();
+        let recorded = self.run_dir.rewind(done).map_err(of_run_dir)?.unwrap_or(0);
+        if recorded < done {
+            return Err(Failure::failed(anyhow::anyhow!(
+                "the checkpoint is of step {done}, but {} ends with step {recorded}: restore that file, or start a new run",
+                self.run_dir.path().join("metrics.jsonl").display()
+            )));
+        }
+        if let Some(path) = earlier {
+            self.watch.say(&format!("resume   after step {done}, from {}", path.display()));
+        }
+        Ok(())
+    }
+
+    /// Compiles, with a word about what is compiled.
+    fn begin_steps(&mut self) -> Result<(), Failure> {
+        if self.trainer.is_done() {
+            return Ok(());
+        }
+        self.watch.busy("compiling the training step");
+        self.trainer.compile().or_fail()?;
+        self.watch.steps(self.trainer.completed(), self.trainer.plan().total_steps());
+        Ok(())
+    }
+
+    fn steps(&mut self, interrupt: &Interrupt) -> Result<(), Failure> {
+        while !self.trainer.is_done() {
+            if interrupt.requested() {
+                return self.stop();
+            }
+            let step = self.trainer.completed() + 1;
+            let watch = &self.watch;
+            let report = self
+                .trainer
+                .step(&mut |activity| watch.activity(step, activity))
+                .with_context(|| format!("step {step} failed"))
+                .map_err(|error| self.failed(error))?;
+            self.record(&report).map_err(of_run_dir)?;
+            self.watch.step(&report);
+            let every = self.resolved.recipe().checkpoint.every_steps as u64;
+            if self.trainer.is_done() || (every > 0 && step.is_multiple_of(every)) {
+                self.checkpoint()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, report: &StepReport) -> Result<(), RunDirError> {
+        let sample = |it| Sample::new(report.step, it);
+        let samples: Vec<Sample<'_>> = report.samples.iter().map(sample).collect();
+        self.run_dir.record_samples(&samples)?;
+        let mut line = StepMetrics::new(report.step, report.phase);
+        for (name, value) in &report.metrics {
+            line.set(name, value.clone());
+        }
+        self.run_dir.record_metrics(&line)
+    }
+
+    /// Saves the state after the last step, once what was recorded up to it is on the disk.
+    fn checkpoint(&mut self) -> Result<(), Failure> {
+        let step = self.trainer.completed();
+        self.watch.busy("writing a checkpoint");
+        self.run_dir.sync().map_err(of_run_dir)?;
+        let folder = self.run_dir.checkpoints();
+        self.trainer.save(&folder.join(format!("step-{step}"))).or_fail()?;
+        checkpoint::keep_last(&folder, self.resolved.recipe().checkpoint.keep_last).or_fail()?;
+        self.run_dir.write_report(&self.resolved.recipe().run.name).map_err(of_run_dir)?;
+        Ok(())
+    }
+
+    /// Ends early at the user's wish, so that the run can go on later.
+    fn stop(&mut self) -> Result<(), Failure> {
+        let step = self.trainer.completed();
+        let saved = self.run_dir.checkpoints().join(format!("step-{step}"));
+        if step == 0 {
+            let text = format!("stopped before the first step; start again with: {}", self.command);
+            return Err(Failure::Interrupted(text));
+        }
+        if !saved.exists() {
+            self.checkpoint()?;
+        }
+        self.watch.end();
+        Err(Failure::Interrupted(format!("stopped after step {step}; go on with: {}", self.command)))
+    }
+
+    /// A failure of a step, with the way back.
+    fn failed(&self, error: anyhow::Error) -> Failure {
+        self.watch.end();
+        match checkpoint::latest(&self.run_dir.checkpoints()) {
+            Ok(Some(path)) => Failure::failed(anyhow::anyhow!(
+                "{}; the newest checkpoint is {}: go on from it with: {}",
+                crate::failure::chain(&error),
+                path.display(),
+                self.command
+            )),
+            _ => Failure::failed(error),
+        }
+    }
+
+    /// The trained model and the report.
+    fn finish(&mut self) -> Result<(), Failure> {
+        self.watch.busy("writing the model");
+        let recipe = self.resolved.recipe();
+        let engine = self.trainer.engine();
+        let params = engine.params_to_host().or_fail()?;
+        let dtype = self.stored.unwrap_or(DType::F32);
+        save(&self.run_dir.model(), engine.model(), &params, dtype, Some(&recipe.model.path)).or_fail()?;
+        let report = self.run_dir.write_report(&recipe.run.name).map_err(of_run_dir)?;
+        self.watch.end();
+        self.watch.say(&format!("trained model: {}", self.run_dir.model().display()));
+        self.watch.say(&format!("report: {}", report.display()));
+        Ok(())
+    }
+}
+
+fn of_run_dir(error: RunDirError) -> Failure {
+    if error.is_configuration() { Failure::refused(error) } else { Failure::failed(error) }
+}
+
+/// The command that goes on with this run, as a shell takes it.
+fn resume_command(args: &TrainArgs) -> String {
+    let quote = |word: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=,:+@%".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word.to_owned()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    let recipe = args.recipe.display().to_string();
+    let words = std::iter::once(&recipe).chain(&args.overrides);
+    let words: Vec<String> = words.map(|word| quote(word)).collect();
+    format!("ferrotune train {} --resume", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_to_go_on_survives_a_shell() {
+        let args = TrainArgs {
+            recipe: "my recipe.toml".into(),
+            overrides: vec!["seed=7".to_owned(), "run.name=it's".to_owned()],
+            resume: false,
+        };
+        assert_eq!(
+            resume_command(&args),
+            r"ferrotune train 'my recipe.toml' seed=7 'run.name=it'\''s' --resume"
+        );
+    }
+}

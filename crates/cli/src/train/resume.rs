@@ -1,0 +1,103 @@
+//! Going on with a run: its recipe must be the one that it began with, and its newest checkpoint must be sound.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use ferrotune_engine::{Error as EngineError, checkpoint};
+use ferrotune_recipe::{Recipe, Resolved};
+use ferrotune_rl::Error as RlError;
+
+use crate::failure::{Failure, OrFail};
+use crate::run_dir::RunDir;
+use crate::terminal::say;
+
+/// Settings that may change without changing what the steps of the run compute: names and places (the data itself is
+/// compared by its hash), how long the run is, and how often it is measured and saved.
+const FREE: [&str; 9] = [
+    "run.name",
+    "run.dir",
+    "model.path",
+    "data.train",
+    "data.heldout",
+    "data.demonstrations",
+    "rl.steps",
+    "checkpoint.every_steps",
+    "checkpoint.keep_last",
+];
+
+/// Compares the recipe with the one that the run began with, and finds its newest checkpoint.
+///
+/// A number format that the run chose for itself stays, even on another machine.
+pub(crate) fn reconcile(resolved: &mut Resolved, run_dir: &RunDir) -> Result<Option<PathBuf>, Failure> {
+    let latest = checkpoint::latest(&run_dir.checkpoints()).or_fail()?;
+    if !run_dir.config().exists() {
+        // Stopped before its first step, so there is nothing to be true to.
+        return Ok(latest);
+    }
+    let earlier = load_earlier(resolved.recipe(), run_dir)?;
+    let dtype = earlier.recipe().compute_dtype;
+    resolved.settle_compute_dtype(dtype, "as the run began");
+    let changed: Vec<String> = resolved
+        .differences(&earlier)
+        .into_iter()
+        .filter(|(key, ..)| !FREE.contains(key))
+        .map(|(key, here, there)| format!("{key} is {here}, the run has {there}"))
+        .collect();
+    if !changed.is_empty() {
+        return Err(Failure::refused(anyhow!(
+            "this is not the recipe that the run in {} began with:\n  {}\n\
+             put these back to go on with it, or start a new run with another run.dir",
+            run_dir.path().display(),
+            changed.join("\n  ")
+        )));
+    }
+    if latest.is_none() {
+        say("note: the run has no checkpoint yet, so it starts again from its first step");
+    }
+    Ok(latest)
+}
+
+/// The recipe that the run began with. Its files may have moved, so they are looked for where the present recipe says.
+fn load_earlier(recipe: &Recipe, run_dir: &RunDir) -> Result<Resolved, Failure> {
+    let mut places = vec![
+        format!("model.path={}", recipe.model.path.display()),
+        format!("data.train={}", recipe.data.train.display()),
+        format!("data.heldout={}", recipe.data.heldout.display()),
+    ];
+    if let Some(path) = recipe.data.demonstrations.as_ref().filter(|_| recipe.warmup.steps > 0) {
+        places.push(format!("data.demonstrations={}", path.display()));
+    }
+    Recipe::load(run_dir.config(), &places).map_err(Failure::Recipe)
+}
+
+/// What to say of a checkpoint that cannot be used: damaged, or of another run.
+pub(crate) fn failed_restore(error: RlError, path: &Path) -> Failure {
+    match error {
+        RlError::Engine(EngineError::Corrupt { file, reason }) => {
+            let way_out = match older(path) {
+                Some(older) => format!("remove the folder {} to go on from {}", path.display(), older.display()),
+                None => "there is no older one, so start a new run".to_owned(),
+            };
+            Failure::failed(anyhow!(
+                "the newest checkpoint is damaged: {}: {reason}; {way_out}",
+                file.display()
+            ))
+        }
+        RlError::Engine(EngineError::Incompatible { .. })
+        | RlError::OtherData { .. }
+        | RlError::Progress { .. }
+        | RlError::OrderMismatch { .. } => Failure::refused(error),
+        other => Failure::failed(other),
+    }
+}
+
+/// The newest complete checkpoint before this one.
+fn older(path: &Path) -> Option<PathBuf> {
+    let step = |path: &Path| path.file_name()?.to_str()?.strip_prefix("step-")?.parse::<u64>().ok();
+    let this = step(path)?;
+    let entries = path.parent()?.read_dir().ok()?;
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|it| step(it).is_some_and(|n| n < this) && it.join("manifest.json").exists())
+        .max_by_key(|it| step(it))
+}

@@ -1,0 +1,376 @@
+//! The engine: state on the devices, and the calls that an orchestrator makes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use ferrotune_batch::Rows;
+use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
+use ferrotune_models::ModelConfig;
+use ferrotune_nn::ParamSpec;
+use ferrotune_pjrt::{Client, MemoryStats};
+use ferrotune_program::{Argument, Group, Layout, Leaf};
+
+use crate::adamw::{self, AdamW};
+use crate::batch;
+use crate::checkpoint;
+use crate::error::Error;
+use crate::loss::Loss;
+use crate::step::{self, GradientProgram, ScoreProgram, Site, UpdateProgram};
+
+/// Settings of an engine. All of them are compiled into its programs.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Element type of activations and matrix products; parameters and moments are f32.
+    pub compute: DType,
+    /// What layers keep for the backward pass.
+    pub policy: Policy,
+    /// Tokens of a row that the log-prob head scores at a time.
+    pub token_chunk: usize,
+    /// Temperature of the distributions that are scored; positive.
+    pub temperature: f64,
+    /// The optimizer.
+    pub adamw: AdamW,
+    /// Largest global gradient norm; a larger one is scaled down to it. Infinity turns clipping off.
+    pub max_grad_norm: f64,
+}
+
+/// Name of the loss, rows, width, and whether the program adds to an accumulation.
+type GradientKey = (String, usize, usize, bool);
+
+struct Accumulation {
+    loss: String,
+    gradients: Group,
+    metrics: Group,
+}
+
+/// A model in training.
+pub struct Engine {
+    client: Client,
+    mesh: Mesh,
+    rules: Rules,
+    model: ModelConfig,
+    config: EngineConfig,
+    specs: Vec<ParamSpec>,
+    param_layout: Layout,
+    state_layout: Layout,
+    /// `None` after a program that took it failed.
+    params: Option<Group>,
+    state: Option<Group>,
+    accumulation: Option<Accumulation>,
+    gradient_programs: HashMap<GradientKey, GradientProgram>,
+    score_programs: HashMap<(usize, usize), ScoreProgram>,
+    update_program: Option<UpdateProgram>,
+    step: u64,
+}
+
+/// What an update did, once the device has done it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpdateReport {
+    /// Updates made since the model was new, this one included.
+    pub step: u64,
+    /// Global norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Whether the gradient was not finite, so that nothing was changed.
+    pub skipped: bool,
+    /// `loss` and the loss's own metrics, over all micro-batches of the update.
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// The report of an update that may still be running.
+#[derive(Debug)]
+pub struct Pending {
+    step: u64,
+    report: Group,
+    metrics: Group,
+}
+
+impl Pending {
+    /// Whether [`Self::read`] returns at once.
+    pub fn is_ready(&self) -> bool {
+        self.report.is_ready() && self.metrics.is_ready()
+    }
+
+    /// Waits for the update and returns its report.
+    ///
+    /// # Errors
+    /// The failure of any program of the step.
+    pub fn read(self) -> Result<UpdateReport, Error> {
+        let value = |a: &HostArray| f64::from(a.as_slice::<f32>()[0]);
+        let report = self.report.to_host()?;
+        let metrics = self.metrics.to_host()?;
+        let metrics = self.metrics.layout().names().map(str::to_owned).zip(metrics.iter().map(value)).collect();
+        Ok(UpdateReport { step: self.step, grad_norm: value(&report[0]), skipped: value(&report[1]) != 0.0, metrics })
+    }
+}
+
+/// Scores of `[B,T]` rows, row-major; a value sits at its token's own place and is 0 where nothing is predicted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scores {
+    /// Log-probability of each token given those before it in its document.
+    pub logprob: Vec<f32>,
+    /// Entropy of the distribution at that place, in nats.
+    pub entropy: Vec<f32>,
+}
+
+impl Engine {
+    /// Places parameters (in the order of [`ModelConfig::params`]) on the devices, with zero moments.
+    ///
+    /// # Errors
+    /// Parameters that are not those of the model, that the mesh does not divide, or that do not fit on the devices.
+    pub fn new(
+        client: &Client,
+        mesh: &Mesh,
+        rules: &Rules,
+        model: ModelConfig,
+        config: EngineConfig,
+        params: &[(ParamSpec, HostArray)],
+    ) -> Result<Self, Error> {
+        let specs = model.params();
+        check_parameters(&specs, params)?;
+        let leaf = |s: &ParamSpec| Leaf { name: s.path.clone(), dtype: s.dtype, dims: s.dims.clone(), axes: s.axes.clone() };
+        let leaves: Vec<Leaf> = specs.iter().map(leaf).collect();
+        let param_layout = Layout::new(mesh, rules, &leaves)?;
+        let state_layout = Layout::new(mesh, rules, &adamw::state_leaves(&leaves))?;
+        let host: Vec<HostArray> = params.iter().map(|(_, array)| array.clone()).collect();
+        Ok(Self {
+            params: Some(Group::upload(client, &param_layout, &host)?),
+            state: Some(zeros(client, &state_layout)?),
+            client: client.clone(),
+            mesh: mesh.clone(),
+            rules: rules.clone(),
+            model,
+            config,
+            specs,
+            param_layout,
+            state_layout,
+            accumulation: None,
+            gradient_programs: HashMap::new(),
+            score_programs: HashMap::new(),
+            update_program: None,
+            step: 0,
+        })
+    }
+
+    fn site(&self) -> Site<'_> {
+        Site {
+            client: &self.client,
+            mesh: &self.mesh,
+            rules: &self.rules,
+            model: &self.model,
+            config: &self.config,
+            params: &self.param_layout,
+        }
+    }
+
+    /// Compiles the programs of a step ahead of time; otherwise they are compiled when first used.
+    ///
+    /// # Errors
+    /// A batch that the mesh does not divide, or what the plugin says.
+    pub fn compile(&mut self, rows: usize, width: usize, loss: &Loss) -> Result<(), Error> {
+        self.gradient_program(rows, width, loss, false)?;
+        self.gradient_program(rows, width, loss, true)?;
+        if self.update_program.is_none() {
+            self.update_program = Some(step::update_program(&self.site(), &self.state_layout)?);
+        }
+        Ok(())
+    }
+
+    fn gradient_program(&mut self, rows: usize, width: usize, loss: &Loss, adds: bool) -> Result<GradientKey, Error> {
+        let key = (loss.name.clone(), rows, width, adds);
+        if !self.gradient_programs.contains_key(&key) {
+            let program = step::gradient_program(&self.site(), loss, rows, width, adds)?;
+            self.gradient_programs.insert(key.clone(), program);
+        }
+        Ok(key)
+    }
+
+    /// Adds the gradient of a loss over rows to the accumulation. Returns before the device is done.
+    ///
+    /// # Errors
+    /// Rows without a field that the loss reads or with a token outside of the vocabulary, an accumulation of another loss,
+    /// or a failure of the device. On failures of the rows the accumulation is unchanged.
+    pub fn forward_backward(&mut self, rows: &Rows, loss: &Loss) -> Result<(), Error> {
+        if let Some(a) = self.accumulation.as_ref().filter(|a| a.loss != loss.name) {
+            return Err(Error::MixedLosses { accumulating: a.loss.clone(), given: loss.name.clone() });
+        }
+        let key = self.gradient_program(rows.row_count(), rows.width(), loss, self.accumulation.is_some())?;
+        let gradient = &self.gradient_programs[&key];
+        let batch = batch::upload(&self.client, &gradient.rows, rows, &gradient.fields, &loss.name, self.model.vocab_size)?;
+        let params = self.params.as_ref().ok_or(Error::StateLost)?;
+        let mut arguments = vec![Argument::Borrowed(params), Argument::Borrowed(&batch)];
+        if let Some(a) = self.accumulation.take() {
+            arguments.extend([Argument::Moved(a.gradients), Argument::Moved(a.metrics)]);
+        }
+        let results = gradient.program.call(arguments)?;
+        let [gradients, metrics] = <[Group; 2]>::try_from(results).expect("the program has two groups of results");
+        self.accumulation = Some(Accumulation { loss: loss.name.clone(), gradients, metrics });
+        Ok(())
+    }
+
+    /// Updates the parameters from the accumulated gradient and empties the accumulation. Returns before the device is done.
+    ///
+    /// # Errors
+    /// [`Error::NoGradient`] without an accumulation, or a failure of the device.
+    pub fn update(&mut self, learning_rate: f64) -> Result<Pending, Error> {
+        if self.params.is_none() || self.state.is_none() {
+            return Err(Error::StateLost);
+        }
+        let Accumulation { gradients, metrics, .. } = self.accumulation.take().ok_or(Error::NoGradient)?;
+        let update = match self.update_program.take() {
+            Some(update) => update,
+            None => step::update_program(&self.site(), &self.state_layout)?,
+        };
+        let rate = HostArray::from_slice(&[], &[learning_rate as f32]).map_err(ferrotune_program::Error::from)?;
+        let rate = Group::upload(&self.client, &update.rate, &[rate])?;
+        let (Some(params), Some(state)) = (self.params.take(), self.state.take()) else { return Err(Error::StateLost) };
+        let results = update.program.call(vec![
+            Argument::Moved(params),
+            Argument::Moved(state),
+            Argument::Moved(gradients),
+            Argument::Borrowed(&rate),
+        ]);
+        self.update_program = Some(update);
+        let [params, state, report] = <[Group; 3]>::try_from(results?).expect("the update has three groups of results");
+        self.params = Some(params);
+        self.state = Some(state);
+        self.step += 1;
+        Ok(Pending { step: self.step, report, metrics })
+    }
+
+    /// Drops the accumulation.
+    pub fn abandon(&mut self) {
+        self.accumulation = None;
+    }
+
+    /// Forgets the moments and the number of updates that they were gathered over, as if the optimizer were new.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    pub fn reset_optimizer(&mut self) -> Result<(), Error> {
+        self.state = Some(zeros(&self.client, &self.state_layout)?);
+        Ok(())
+    }
+
+    /// Scores every token of the rows under the current parameters.
+    ///
+    /// # Errors
+    /// A token outside of the vocabulary, or a failure of the device.
+    pub fn score(&mut self, rows: &Rows) -> Result<Scores, Error> {
+        let key = (rows.row_count(), rows.width());
+        if !self.score_programs.contains_key(&key) {
+            let program = step::score_program(&self.site(), key.0, key.1)?;
+            self.score_programs.insert(key, program);
+        }
+        let score = &self.score_programs[&key];
+        let batch = batch::upload(&self.client, &score.rows, rows, &[], "score", self.model.vocab_size)?;
+        let params = self.params.as_ref().ok_or(Error::StateLost)?;
+        let results = score.program.call(vec![Argument::Borrowed(params), Argument::Borrowed(&batch)])?;
+        let host = results[0].to_host()?;
+        Ok(Scores { logprob: host[0].as_slice::<f32>().to_vec(), entropy: host[1].as_slice::<f32>().to_vec() })
+    }
+
+    /// The live parameters, in the order of [`ModelConfig::params`]. They cannot be updated while they are lent.
+    ///
+    /// # Errors
+    /// [`Error::StateLost`].
+    pub fn weights(&self) -> Result<&Group, Error> {
+        self.params.as_ref().ok_or(Error::StateLost)
+    }
+
+    /// Where the parameters are placed.
+    pub fn param_layout(&self) -> &Layout {
+        &self.param_layout
+    }
+
+    /// A copy of the parameters on the host.
+    ///
+    /// # Errors
+    /// [`Error::StateLost`], or the failure of the step that makes them.
+    pub fn params_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
+        Ok(self.specs.iter().cloned().zip(self.weights()?.to_host()?).collect())
+    }
+
+    /// A copy of the accumulated gradient on the host.
+    ///
+    /// # Errors
+    /// [`Error::NoGradient`], or the failure of the step that makes it.
+    pub fn gradients_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
+        let accumulation = self.accumulation.as_ref().ok_or(Error::NoGradient)?;
+        Ok(self.specs.iter().cloned().zip(accumulation.gradients.to_host()?).collect())
+    }
+
+    /// Updates made since the model was new.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The model.
+    pub fn model(&self) -> &ModelConfig {
+        &self.model
+    }
+
+    /// Global bytes of parameters, of optimizer state, and of one accumulation.
+    pub fn state_bytes(&self) -> [usize; 3] {
+        [self.param_layout.bytes(), self.state_layout.bytes(), self.param_layout.bytes()]
+    }
+
+    /// Name and per-device memory of every compiled program.
+    pub fn program_memory(&self) -> Vec<(String, MemoryStats)> {
+        let gradients = self.gradient_programs.values().map(|p| &p.program);
+        let scores = self.score_programs.values().map(|p| &p.program);
+        let update = self.update_program.iter().map(|p| &p.program);
+        gradients.chain(scores).chain(update).map(|p| (p.name().to_owned(), p.memory())).collect()
+    }
+
+    /// Writes a checkpoint of parameters, optimizer state, step and the caller's `extra` to the folder `dir`.
+    ///
+    /// It appears under its name only when it is complete.
+    ///
+    /// # Errors
+    /// [`Error::MidAccumulation`], or the file that cannot be written.
+    pub fn save(&self, dir: &Path, extra: &serde_json::Value) -> Result<(), Error> {
+        if self.accumulation.is_some() {
+            return Err(Error::MidAccumulation);
+        }
+        let state = self.state.as_ref().ok_or(Error::StateLost)?;
+        checkpoint::write(dir, self.step, extra, &[("params", self.weights()?), ("optimizer", state)])
+    }
+
+    /// Takes over the state of a checkpoint and returns its `extra`. On an error nothing has changed.
+    ///
+    /// # Errors
+    /// [`Error::Absent`], [`Error::Corrupt`] or [`Error::Incompatible`], which are different answers.
+    pub fn restore(&mut self, dir: &Path) -> Result<serde_json::Value, Error> {
+        let (saved, mut groups) = checkpoint::read(dir, &[("params", &self.param_layout), ("optimizer", &self.state_layout)])?;
+        let state = Group::upload(&self.client, &self.state_layout, &groups.pop().expect("two groups were read"))?;
+        let params = Group::upload(&self.client, &self.param_layout, &groups.pop().expect("two groups were read"))?;
+        self.params = Some(params);
+        self.state = Some(state);
+        self.accumulation = None;
+        self.step = saved.step;
+        Ok(saved.extra)
+    }
+}
+
+fn zeros(client: &Client, layout: &Layout) -> Result<Group, Error> {
+    let zeros: Vec<HostArray> = layout.specs().iter().map(|s| HostArray::zeros(s.dtype, &s.dims)).collect();
+    Ok(Group::upload(client, layout, &zeros)?)
+}
+
+fn check_parameters(specs: &[ParamSpec], given: &[(ParamSpec, HostArray)]) -> Result<(), Error> {
+    for (i, spec) in specs.iter().enumerate() {
+        let wrong = |reason: String| Error::Parameter { path: spec.path.clone(), reason };
+        let (found, array) = given.get(i).ok_or_else(|| wrong("it is missing".to_owned()))?;
+        if found.path != spec.path {
+            return Err(wrong(format!("`{}` stands in its place", found.path)));
+        }
+        if array.dims() != spec.dims || array.dtype() != spec.dtype {
+            let reason = format!("it is {} {:?}, the model wants {} {:?}", array.dtype(), array.dims(), spec.dtype, spec.dims);
+            return Err(wrong(reason));
+        }
+    }
+    match given.get(specs.len()) {
+        Some((extra, _)) => Err(Error::Parameter { path: extra.path.clone(), reason: "the model has no such parameter".to_owned() }),
+        None => Ok(()),
+    }
+}

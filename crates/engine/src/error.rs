@@ -1,0 +1,99 @@
+//! What can go wrong in the engine.
+
+use std::path::PathBuf;
+
+/// An error of the engine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A program could not be compiled, started or finished.
+    #[error(transparent)]
+    Program(#[from] ferrotune_program::Error),
+    /// A parameter or a batch cannot be placed on the mesh.
+    #[error(transparent)]
+    Placement(#[from] ferrotune_graph::PlacementError),
+    /// Parameters that are not those of the model.
+    #[error("parameter `{path}`: {reason}")]
+    Parameter {
+        /// Path of the parameter.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// `update` or a reading of gradients before any `forward_backward`.
+    #[error("there is no gradient: call forward_backward first")]
+    NoGradient,
+    /// A micro-batch with another loss than those already accumulated.
+    #[error("loss `{given}` cannot join an accumulation of loss `{accumulating}`: update or abandon it first")]
+    MixedLosses {
+        /// The loss of the accumulation.
+        accumulating: String,
+        /// The loss that was given.
+        given: String,
+    },
+    /// Rows without a field that the loss reads.
+    #[error("loss `{loss}` reads the per-token field `{field}`, which the rows do not have")]
+    MissingField {
+        /// Name of the loss.
+        loss: String,
+        /// Name of the field.
+        field: &'static str,
+    },
+    /// A token id outside of the vocabulary.
+    #[error("token id {id} in row {row}, column {column} is outside of the vocabulary of {vocabulary}")]
+    TokenId {
+        /// The id.
+        id: i32,
+        /// Its row.
+        row: usize,
+        /// Its column.
+        column: usize,
+        /// Size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// The state was given to a program that failed; nothing is left to continue from.
+    #[error("the state was lost when an earlier step failed: restore a checkpoint")]
+    StateLost,
+    /// A checkpoint is asked for in the middle of an accumulation.
+    #[error("a checkpoint cannot be saved between forward_backward and update")]
+    MidAccumulation,
+    /// There is no checkpoint.
+    #[error("there is no checkpoint at {}", path.display())]
+    Absent {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// A checkpoint file is damaged.
+    #[error("checkpoint file {} is damaged: {reason}; restore an earlier checkpoint", file.display())]
+    Corrupt {
+        /// The file.
+        file: PathBuf,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// A checkpoint of another model or another optimizer.
+    #[error("checkpoint {} does not fit this run:\n  {}", path.display(), differences.join("\n  "))]
+    Incompatible {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Everything that differs.
+        differences: Vec<String>,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { action, path, source }
+    }
+}

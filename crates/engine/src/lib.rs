@@ -1,0 +1,31 @@
+//! The trainer: state, step programs, optimizer, metrics, checkpoints.
+//!
+//! A step is `forward_backward` for each micro-batch, which accumulates gradients of a *sum* weighted per token, and one
+//! `update`. The weights hold the whole mean, so that any cut of a batch into micro-batches, rows or shards gives the same
+//! gradient. State lives on the devices in groups that are moved into the program that overwrites them.
+//!
+//! | call | reads | overwrites |
+//! |---|---|---|
+//! | [`Engine::forward_backward`] | parameters, rows | accumulation |
+//! | [`Engine::update`] | accumulation | parameters, optimizer state |
+//! | [`Engine::score`] | parameters, rows | nothing |
+//! | [`Engine::save`], [`Engine::restore`] | checkpoint files | all state |
+//!
+//! The engine knows nothing of rewards or prompts; what a token is worth comes in with the rows.
+#![forbid(unsafe_code)]
+
+mod adamw;
+mod batch;
+pub mod checkpoint;
+mod engine;
+mod error;
+mod loss;
+mod schedule;
+mod scores;
+mod step;
+
+pub use adamw::AdamW;
+pub use engine::{Engine, EngineConfig, Pending, Scores, UpdateReport};
+pub use error::Error;
+pub use loss::{Combine, Loss, LossFunction, LossInputs, LossTerms, Metric};
+pub use schedule::{Schedule, ScheduleKind};

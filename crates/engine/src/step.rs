@@ -1,0 +1,131 @@
+//! The programs of a training step. Each is traced once per shape and loss, and called with a fixed list of groups.
+
+use ferrotune_batch::Field;
+use ferrotune_graph::{DType, Mesh, Rules, Tensor};
+use ferrotune_models::ModelConfig;
+use ferrotune_nn::{Params, TokenScores};
+use ferrotune_pjrt::Client;
+use ferrotune_program::{Builder, Layout, Leaf, Program};
+
+use crate::adamw;
+use crate::batch::{self, RowTensors};
+use crate::engine::EngineConfig;
+use crate::error::Error;
+use crate::loss::{Combine, Loss, LossInputs, LossTerms, Metric};
+use crate::scores::scores;
+
+/// What every program of an engine is traced from.
+pub(crate) struct Site<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) mesh: &'a Mesh,
+    pub(crate) rules: &'a Rules,
+    pub(crate) model: &'a ModelConfig,
+    pub(crate) config: &'a EngineConfig,
+    pub(crate) params: &'a Layout,
+}
+
+/// A program that gathers gradients of one loss over rows of one shape.
+///
+/// The first of an accumulation maps parameters and rows to gradients and metrics; the next ones also take the gradients
+/// and metrics so far, by move, and add to them.
+pub(crate) struct GradientProgram {
+    pub(crate) program: Program,
+    pub(crate) rows: Layout,
+    pub(crate) fields: Vec<Field>,
+}
+
+fn tree(layout: &Layout, tensors: &[Tensor]) -> Params {
+    Params::new(layout.names().map(str::to_owned).zip(tensors.iter().cloned()))
+}
+
+fn scalars(site: &Site<'_>, names: &[&str]) -> Result<Layout, Error> {
+    let leaves: Vec<Leaf> = names.iter().map(|n| Leaf::new(n, DType::F32, &[], &[])).collect();
+    Ok(Layout::new(site.mesh, site.rules, &leaves)?)
+}
+
+/// Loss, metrics and gradients of one micro-batch. The loss itself is the first metric.
+fn differentiate(site: &Site<'_>, loss: &Loss, params: &[Tensor], rows: &RowTensors) -> (Vec<Tensor>, Vec<Metric>) {
+    let tokens: TokenScores = scores(site.model, site.config, &tree(site.params, params), rows);
+    let inputs = LossInputs {
+        logprob: tokens.logprob,
+        entropy: tokens.entropy,
+        loss_weight: rows.loss_weight.clone(),
+        fields: rows.fields.iter().cloned().collect(),
+    };
+    let g = inputs.loss_weight.graph().clone();
+    let LossTerms { loss: value, metrics } = g.scope("loss", || (loss.build)(&inputs));
+    let wrt: Vec<&Tensor> = params.iter().collect();
+    let gradients = g.grad(&value, &wrt);
+    let all = [Metric { name: "loss".to_owned(), value, combine: Combine::Sum }].into_iter().chain(metrics);
+    (gradients, all.collect())
+}
+
+/// Traces and compiles the gradient program of a loss for `[rows, width]` rows; `adds` to an accumulation or begins one.
+pub(crate) fn gradient_program(site: &Site<'_>, loss: &Loss, rows: usize, width: usize, adds: bool) -> Result<GradientProgram, Error> {
+    let layout = batch::layout(site.mesh, site.rules, rows, width, &loss.fields)?;
+    let name = format!("{}_{}", if adds { "more" } else { "first" }, loss.name);
+    let mut builder = Builder::new(&name, site.mesh, site.rules);
+    let params = builder.input("params", site.params);
+    let arguments = builder.input("rows", &layout);
+    let row_tensors = RowTensors::new(&arguments, &loss.fields);
+    let (gradients, metrics) = differentiate(site, loss, &params, &row_tensors);
+    let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
+    let metric_layout = scalars(site, &names)?;
+    if adds {
+        let sums = builder.input("gradients", site.params);
+        let before = builder.input("metrics", &metric_layout);
+        let gradients: Vec<Tensor> = sums.iter().zip(&gradients).map(|(a, b)| a + b).collect();
+        let values: Vec<Tensor> = metrics.iter().zip(&before).map(|(m, b)| m.combine.apply(b, &m.value)).collect();
+        builder.output_replacing(site.params, &gradients, &sums);
+        builder.output_replacing(&metric_layout, &values, &before);
+    } else {
+        let values: Vec<Tensor> = metrics.iter().map(|m| m.value.clone()).collect();
+        builder.output(site.params, &gradients);
+        builder.output(&metric_layout, &values);
+    }
+    Ok(GradientProgram { program: builder.compile(site.client)?, rows: layout, fields: loss.fields.clone() })
+}
+
+/// The update: parameters (moved), optimizer state (moved), gradients (moved), learning rate → parameters, state, report.
+pub(crate) struct UpdateProgram {
+    pub(crate) program: Program,
+    pub(crate) rate: Layout,
+}
+
+/// Traces and compiles the update.
+pub(crate) fn update_program(site: &Site<'_>, state: &Layout) -> Result<UpdateProgram, Error> {
+    let mut builder = Builder::new("update", site.mesh, site.rules);
+    let rate = scalars(site, &["learning_rate"])?;
+    let report = scalars(site, &["grad_norm", "skipped"])?;
+    let params = builder.input("params", site.params);
+    let moments = builder.input("optimizer", state);
+    let gradients = builder.input_donated("gradients", site.params);
+    let learning_rate = builder.input("rate", &rate);
+    let g = builder.graph().clone();
+    let new = g.scope("adamw", || {
+        adamw::update(&site.config.adamw, site.config.max_grad_norm, site.params, &params, &moments, &gradients, &learning_rate[0])
+    });
+    builder.output_replacing(site.params, &new.params, &params);
+    builder.output_replacing(state, &new.state, &moments);
+    builder.output(&report, &[new.grad_norm, new.skipped]);
+    Ok(UpdateProgram { program: builder.compile(site.client)?, rate })
+}
+
+/// Scoring: parameters, rows → log-probabilities and entropies.
+pub(crate) struct ScoreProgram {
+    pub(crate) program: Program,
+    pub(crate) rows: Layout,
+}
+
+/// Traces and compiles scoring for `[rows, width]` rows.
+pub(crate) fn score_program(site: &Site<'_>, rows: usize, width: usize) -> Result<ScoreProgram, Error> {
+    let layout = batch::layout(site.mesh, site.rules, rows, width, &[])?;
+    let mut builder = Builder::new("score", site.mesh, site.rules);
+    let params = builder.input("params", site.params);
+    let arguments = builder.input("rows", &layout);
+    let tokens = scores(site.model, site.config, &tree(site.params, &params), &RowTensors::new(&arguments, &[]));
+    let leaf = |name: &str| Leaf::new(name, DType::F32, &[rows, width], &["batch", "tokens"]);
+    let out = Layout::new(site.mesh, site.rules, &[leaf("logprob"), leaf("entropy")])?;
+    builder.output(&out, &[tokens.logprob, tokens.entropy]);
+    Ok(ScoreProgram { program: builder.compile(site.client)?, rows: layout })
+}

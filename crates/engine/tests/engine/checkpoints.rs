@@ -1,0 +1,131 @@
+//! Checkpoints come back bit for bit, and damaged, absent and unfitting ones are told apart.
+
+use std::fs;
+use std::path::Path;
+
+use ferrotune_engine::{Engine, Error, Loss, checkpoint};
+use serde_json::json;
+
+use crate::setup::{config, documents, engine, engine_on, rows};
+
+fn train(engine: &mut Engine, steps: usize) -> Vec<f64> {
+    let batch = rows(&documents(&[14, 9]), 16, 2);
+    let step = |_| {
+        engine.forward_backward(&batch, &Loss::cross_entropy()).unwrap();
+        engine.update(1e-2).unwrap().read().unwrap().metrics["loss"]
+    };
+    (0..steps).map(step).collect()
+}
+
+#[test]
+fn a_restored_run_continues_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-3");
+    let mut whole = engine("qwen3");
+    train(&mut whole, 3);
+    whole.save(&dir, &json!({"position": 7})).unwrap();
+    let expected = train(&mut whole, 4);
+
+    let mut resumed = engine("qwen3");
+    train(&mut resumed, 1);
+    assert_eq!(resumed.restore(&dir).unwrap(), json!({"position": 7}));
+    assert_eq!(resumed.step(), 3);
+    assert_eq!(train(&mut resumed, 4), expected);
+    assert_eq!(whole.params_to_host().unwrap(), resumed.params_to_host().unwrap());
+}
+
+#[test]
+fn another_mesh_restores_the_same_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = (folder.path().join("step-1"), folder.path().join("step-2"));
+    let mut one = engine("llama");
+    train(&mut one, 2);
+    one.save(&a, &json!(null)).unwrap();
+    let mut four = engine_on("llama", 2, 2, config());
+    four.restore(&a).unwrap();
+    four.save(&b, &json!(null)).unwrap();
+    for file in ["params.safetensors", "optimizer.safetensors"] {
+        assert_eq!(fs::read(a.join(file)).unwrap(), fs::read(b.join(file)).unwrap());
+    }
+}
+
+#[test]
+fn every_flipped_byte_is_noticed_and_its_file_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-1");
+    let mut engine = engine("llama");
+    train(&mut engine, 1);
+    engine.save(&dir, &json!({"seed": 1})).unwrap();
+    let before = engine.params_to_host().unwrap();
+    for name in ["params.safetensors", "optimizer.safetensors", "manifest.json"] {
+        let path = dir.join(name);
+        let good = fs::read(&path).unwrap();
+        for k in 0..40 {
+            let mut bad = good.clone();
+            let at = k * bad.len() / 40 + k % 3;
+            bad[at] ^= 1 << (k % 7);
+            fs::write(&path, &bad).unwrap();
+            let error = engine.restore(&dir).unwrap_err();
+            assert!(matches!(&error, Error::Corrupt { .. }), "byte {at} of {name}: {error}");
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        fs::write(&path, &good[..good.len() - 1]).unwrap();
+        assert!(matches!(engine.restore(&dir).unwrap_err(), Error::Corrupt { .. }));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(engine.restore(&dir).unwrap_err(), Error::Corrupt { .. }));
+        fs::write(&path, &good).unwrap();
+    }
+    assert_eq!(engine.params_to_host().unwrap(), before, "a refused checkpoint changes nothing");
+    engine.restore(&dir).unwrap();
+}
+
+#[test]
+fn absent_and_unfitting_are_different_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-1");
+    let mut llama = engine("llama");
+    assert!(matches!(llama.restore(&dir).unwrap_err(), Error::Absent { .. }));
+    engine("qwen3").save(&dir, &json!(null)).unwrap();
+    let error = llama.restore(&dir).unwrap_err();
+    assert!(matches!(&error, Error::Incompatible { .. }) && error.to_string().contains("q_norm"), "{error}");
+}
+
+#[test]
+fn a_checkpoint_is_not_saved_in_the_middle_of_an_accumulation() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut engine = engine("llama");
+    engine.forward_backward(&rows(&documents(&[5]), 8, 1), &Loss::cross_entropy()).unwrap();
+    assert!(matches!(engine.save(&folder.path().join("step-0"), &json!(null)).unwrap_err(), Error::MidAccumulation));
+}
+
+#[test]
+fn an_unwritable_place_is_an_error_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("not-a-folder");
+    fs::write(&file, "x").unwrap();
+    let error = engine("llama").save(&file.join("step-1"), &json!(null)).unwrap_err();
+    assert!(matches!(&error, Error::Io { .. }) && error.to_string().contains("not-a-folder"), "{error}");
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_newest_is_found_by_number_and_the_last_one_is_never_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine("llama");
+    for step in [2, 9, 10] {
+        engine.save(&folder.path().join(format!("step-{step}")), &json!(step)).unwrap();
+    }
+    fs::create_dir(folder.path().join("step-11.partial")).unwrap();
+    fs::create_dir(folder.path().join("step-12")).unwrap(); // without a manifest: not complete
+    assert_eq!(checkpoint::latest(folder.path()).unwrap().unwrap(), folder.path().join("step-10"));
+    checkpoint::keep_last(folder.path(), 2).unwrap();
+    assert_eq!(names(folder.path()), ["step-10", "step-11.partial", "step-12", "step-9"]);
+    checkpoint::keep_last(folder.path(), 0).unwrap();
+    assert_eq!(checkpoint::latest(folder.path()).unwrap().unwrap(), folder.path().join("step-10"));
+    assert_eq!(checkpoint::latest(&folder.path().join("nowhere")).unwrap(), None);
+}

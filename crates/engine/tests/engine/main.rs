@@ -1,0 +1,8 @@
+//! The engine on virtual CPU devices. Needs the CPU plugin.
+
+mod accumulation;
+mod checkpoints;
+mod optimizer;
+mod parity;
+mod setup;
+mod structure;

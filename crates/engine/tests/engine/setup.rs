@@ -1,0 +1,76 @@
+//! Engines over the fixture models, and batches of documents.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
+use ferrotune_engine::{AdamW, Engine, EngineConfig};
+use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
+use ferrotune_models::ModelConfig;
+use ferrotune_nn::{LOGICAL_AXES, ParamSpec};
+use ferrotune_pjrt::{Client, Plugin};
+
+pub(crate) fn client() -> &'static Client {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    CLIENT.get_or_init(|| {
+        let plugin = Plugin::cpu(&mut |line| eprintln!("{line}")).expect("the CPU plugin is needed for these tests");
+        Client::cpu(&plugin, 8).expect("a CPU client")
+    })
+}
+
+pub(crate) fn fixture(family: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/hf").join(family)
+}
+
+pub(crate) fn config() -> EngineConfig {
+    EngineConfig {
+        compute: DType::F32,
+        policy: Policy::SaveDots,
+        token_chunk: 1 << 20,
+        temperature: 1.0,
+        adamw: AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
+        max_grad_norm: f64::INFINITY,
+    }
+}
+
+/// `data` × `fsdp` devices; rows over both, the embedding axis over fsdp.
+pub(crate) fn engine_on(family: &str, data: usize, fsdp: usize, config: EngineConfig) -> Engine {
+    let model = ModelConfig::load(fixture(family)).unwrap();
+    let params = ferrotune_models::load(fixture(family), &model).unwrap().params;
+    let mesh = Mesh::new(&[("data", data), ("fsdp", fsdp)]).unwrap();
+    let over = |name: &str| match name {
+        "batch" => vec!["data".to_owned(), "fsdp".to_owned()],
+        "embed" => vec!["fsdp".to_owned()],
+        _ => Vec::new(),
+    };
+    let rules = Rules::new(LOGICAL_AXES.iter().map(|name| (*name, over(name))));
+    Engine::new(client(), &mesh, &rules, model, config, &params).unwrap()
+}
+
+pub(crate) fn engine(family: &str) -> Engine {
+    engine_on(family, 1, 1, config())
+}
+
+/// Documents of the given lengths, with token ids below 128.
+pub(crate) fn documents(lengths: &[usize]) -> Vec<Trajectory> {
+    let token = |doc: usize, i: usize| ((doc * 7919 + i * 104_729 + i * i * 31 + 17) % 128) as u32;
+    lengths.iter().enumerate().map(|(d, n)| Trajectory::document((0..*n).map(|i| token(d, i)).collect())).collect()
+}
+
+/// Documents packed into rows of `budget`, weighted to the mean over all predicted tokens.
+pub(crate) fn rows(docs: &[Trajectory], budget: usize, multiple: usize) -> Rows {
+    let weights = Aggregation::TokenMean.weights(docs).unwrap();
+    let packing = Packing { row_multiple: multiple, ..Packing::packed(budget) };
+    packing.pack(docs, &weights).unwrap()
+}
+
+/// Largest difference of each array, relative to the norm of the first.
+pub(crate) fn relative(a: &[(ParamSpec, HostArray)], b: &[(ParamSpec, HostArray)]) -> f64 {
+    let norm = |x: &[f32]| x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let differ = |(a, b): (&(ParamSpec, HostArray), &(ParamSpec, HostArray))| {
+        let (x, y) = (a.1.as_slice::<f32>(), b.1.as_slice::<f32>());
+        let difference: Vec<f32> = x.iter().zip(y).map(|(x, y)| x - y).collect();
+        norm(&difference) / norm(x).max(1e-30)
+    };
+    a.iter().zip(b).map(differ).fold(0.0, f64::max)
+}

@@ -1,0 +1,9 @@
+//! The public API on real XLA plugins. The plugins are fetched once with pip; without them these tests fail.
+
+mod arrays;
+mod caching;
+mod donation;
+mod loading;
+mod programs;
+mod refusals;
+mod running;

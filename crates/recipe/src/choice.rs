@@ -1,0 +1,143 @@
+//! Settings that are one word out of a few.
+//!
+//! Each enum lists its words once; the reader, the writer, the error texts and the reference all take them from here.
+
+/// Declares an enum whose variants are words in a recipe.
+macro_rules! choice {
+    (
+        $(#[doc = $doc:literal])*
+        $name:ident {
+            $( $(#[doc = $meaning:literal])* $variant:ident = $word:literal, )+
+        }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $( $(#[doc = $meaning])* $variant, )+
+        }
+
+        impl $name {
+            /// Every word that a recipe may hold here, in the order of the reference.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            const MEANINGS: &'static [(&'static str, &'static str)] =
+                &[$( ($word, concat!($($meaning, "\n"),*)) ),+];
+
+            /// The word that stands for this value in a recipe.
+            pub fn word(self) -> &'static str {
+                match self { $( Self::$variant => $word, )+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+
+        impl crate::setting::Setting for $name {
+            fn kind() -> crate::setting::Kind {
+                crate::setting::Kind::Choice(Self::MEANINGS)
+            }
+            fn blank() -> Self {
+                [$( Self::$variant ),+][0]
+            }
+            fn read(value: &toml::de::DeValue<'_>, _: &std::path::Path) -> Result<Self, crate::setting::Mismatch> {
+                let word = value.as_str().ok_or_else(|| crate::setting::Mismatch::wrong_type::<Self>(value))?;
+                match word {
+                    $( $word => Ok(Self::$variant), )+
+                    other => Err(crate::setting::Mismatch::unknown_word(other, Self::WORDS)),
+                }
+            }
+            fn write(&self) -> Option<String> {
+                Some(format!("\"{}\"", self.word()))
+            }
+        }
+    };
+}
+
+choice! {
+    /// The number format of matrix products and activations. Master weights, moments, norms and losses are f32 whatever it says.
+    ComputeDtype {
+        /// bf16 where this machine multiplies it fast, f32 elsewhere; the choice is printed.
+        Auto = "auto",
+        /// f32 throughout.
+        F32 = "f32",
+        /// bf16 products, accumulated in f32.
+        Bf16 = "bf16",
+    }
+}
+
+choice! {
+    /// Where the weights of the first step come from.
+    ModelInit {
+        /// The safetensors files of `model.path`.
+        Pretrained = "pretrained",
+        /// Drawn from `seed`; weights that lie in `model.path` are not read.
+        Random = "random",
+    }
+}
+
+choice! {
+    /// How the learning rate moves after its warm-up.
+    LrSchedule {
+        /// Stays at `learning_rate`.
+        Constant = "constant",
+        /// Half a cosine from `learning_rate` to `learning_rate * min_lr_ratio` at the last step.
+        Cosine = "cosine",
+        /// A straight line from `learning_rate` to `learning_rate * min_lr_ratio` at the last step.
+        Linear = "linear",
+    }
+}
+
+choice! {
+    /// How the rewards of one group become advantages.
+    Advantage {
+        /// (reward - mean of the group) / (standard deviation of the group): GRPO.
+        GroupNorm = "group_norm",
+        /// reward - mean of the group: Dr. GRPO.
+        GroupMean = "group_mean",
+        /// reward - mean of the other answers of the group: RLOO.
+        Rloo = "rloo",
+    }
+}
+
+choice! {
+    /// How per-token losses become one number. The denominator is that of the whole optimizer batch, however it is cut.
+    LossAggregation {
+        /// Sum over tokens / number of tokens: every token weighs the same.
+        TokenMean = "token-mean",
+        /// Mean over answers of each answer's token mean: every answer weighs the same.
+        SequenceMeanTokenMean = "sequence-mean-token-mean",
+        /// Mean over answers of each answer's token sum.
+        SequenceMeanTokenSum = "sequence-mean-token-sum",
+        /// Sum over tokens / (number of answers * `rollout.max_new_tokens`): no bias by length (Dr. GRPO).
+        TokenSum = "token-sum",
+    }
+}
+
+choice! {
+    /// The update rule.
+    OptimizerKind {
+        /// Adam with decoupled weight decay.
+        AdamW = "adamw",
+    }
+}
+
+choice! {
+    /// Which end of a packed row holds its padding.
+    PadPosition {
+        /// After the last document.
+        End = "end",
+        /// Before the first document, in whole multiples of `packing.pad_align`.
+        Start = "start",
+    }
+}
+
+choice! {
+    /// What decides the reward of an answer.
+    Checker {
+        /// 1 if the answer, trimmed of white space, equals the expected one; else 0.
+        ExactMatch = "exact_match",
+    }
+}

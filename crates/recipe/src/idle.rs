@@ -1,0 +1,85 @@
+//! When a setting can have no effect because of another.
+//!
+//! Such a setting is refused, unless it stands in the file and an override is what made it idle: then the user plainly
+//! wants the override, the setting goes back to its default, and the run says so.
+
+use crate::settings::Recipe;
+use crate::{LrSchedule, PadPosition};
+
+/// Keys that do nothing while `switch` is as it is.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    pub(crate) switch: &'static str,
+    /// The value of the switch, in TOML.
+    pub(crate) value: String,
+    /// What follows from it, as in "…, so this has no effect".
+    pub(crate) because: &'static str,
+    pub(crate) keys: &'static [&'static str],
+}
+
+/// Every idle key of a recipe, each with one reason.
+pub(crate) fn find(recipe: &Recipe) -> Vec<Idle> {
+    let mut found = Vec::new();
+    let mut idle = |switch, value: &dyn ToString, because, keys| {
+        found.push(Idle {
+            switch,
+            value: value.to_string(),
+            because,
+            keys,
+        });
+    };
+    if recipe.warmup.steps == 0 {
+        idle("warmup.steps", &0, "there is no warm-up", WARMUP);
+    } else if recipe.warmup.lr_schedule == LrSchedule::Constant {
+        idle(
+            "warmup.lr_schedule",
+            &"\"constant\"",
+            "the learning rate does not fall",
+            &["warmup.min_lr_ratio"],
+        );
+    }
+    if recipe.rl.steps == 0 {
+        idle("rl.steps", &0, "nothing is learned by reinforcement", RL);
+    } else if recipe.rl.lr_schedule == LrSchedule::Constant {
+        idle(
+            "rl.lr_schedule",
+            &"\"constant\"",
+            "the learning rate does not fall",
+            &["rl.min_lr_ratio"],
+        );
+    }
+    if recipe.packing.pad_position == PadPosition::End {
+        idle(
+            "packing.pad_position",
+            &"\"end\"",
+            "padding stays where it is",
+            &["packing.pad_align"],
+        );
+    }
+    found
+}
+
+const WARMUP: &[&str] = &[
+    "warmup.batch_size",
+    "warmup.learning_rate",
+    "warmup.lr_schedule",
+    "warmup.lr_warmup_steps",
+    "warmup.min_lr_ratio",
+    "data.demonstrations",
+];
+
+const RL: &[&str] = &[
+    "rl.prompts_per_step",
+    "rl.group_size",
+    "rl.advantage",
+    "rl.loss_aggregation",
+    "rl.updates_per_step",
+    "rl.clip_ratio_low",
+    "rl.clip_ratio_high",
+    "rl.learning_rate",
+    "rl.lr_schedule",
+    "rl.lr_warmup_steps",
+    "rl.min_lr_ratio",
+    "rollout.temperature",
+    "eval.every_steps",
+];

@@ -1,0 +1,296 @@
+//! Rules between settings. Each refusal names every setting that takes part, with its place or as a default.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::choice::LrSchedule;
+use crate::diagnostics::{Diagnostic, Place};
+use crate::layers::Layers;
+use crate::settings::Recipe;
+
+/// Judges one recipe. Rules that touch a key that could not be read, or that is idle, keep silent.
+#[derive(Debug)]
+pub(crate) struct Judge<'a> {
+    pub(crate) layers: &'a Layers<'a>,
+    pub(crate) failed: &'a BTreeSet<&'static str>,
+    pub(crate) idle: &'a BTreeSet<&'static str>,
+    /// Every value as TOML, to quote defaults.
+    pub(crate) values: &'a BTreeMap<&'static str, Option<String>>,
+    pub(crate) problems: Vec<Diagnostic>,
+}
+
+impl Judge<'_> {
+    /// Adds a problem if `wrong`. `about` lists the settings that take part, the one to blame first.
+    pub(crate) fn refuse_if(
+        &mut self,
+        wrong: bool,
+        title: &str,
+        about: &[(&'static str, &str)],
+        help: &str,
+    ) {
+        let silent = about
+            .iter()
+            .any(|(key, _)| self.failed.contains(key) || self.idle.contains(key));
+        if !wrong || silent {
+            return;
+        }
+        let mut problem = Diagnostic::new(title);
+        for (key, label) in about {
+            match self.place(key) {
+                Some(place) => problem = problem.at(place.clone(), *label),
+                None => {
+                    let value = self.values.get(key).cloned().flatten();
+                    let value =
+                        value.map_or("unset".to_owned(), |value| format!("{value} by default"));
+                    let label = if label.is_empty() {
+                        String::new()
+                    } else {
+                        format!("; {label}")
+                    };
+                    problem = problem.note(format!("`{key}` is {value}{label}"));
+                }
+            }
+        }
+        self.problems.push(problem.help(help));
+    }
+
+    pub(crate) fn place(&self, key: &str) -> Option<&Place> {
+        self.layers.entries.get(key).map(|entry| &entry.place)
+    }
+}
+
+/// All rules that need no file.
+pub(crate) fn check(recipe: &Recipe, judge: &mut Judge<'_>) {
+    name_and_template(recipe, judge);
+    phases(recipe, judge);
+    schedules(recipe, judge);
+    sampling(recipe, judge);
+    rows(recipe, judge);
+    pad_align(recipe, judge);
+}
+
+fn name_and_template(recipe: &Recipe, judge: &mut Judge<'_>) {
+    let name = &recipe.run.name;
+    judge.refuse_if(
+        name.contains(['/', '\\'])
+            || name.chars().any(char::is_control)
+            || matches!(name.as_str(), "." | ".."),
+        "`run.name` must be able to name a folder",
+        &[("run.name", "no slashes, no control characters, not a dot")],
+        "to write elsewhere, set `run.dir`",
+    );
+    judge.refuse_if(
+        !recipe.data.prompt_template.contains("{prompt}"),
+        "`data.prompt_template` must contain {prompt}",
+        &[("data.prompt_template", "the prompt goes nowhere")],
+        "put {prompt} where the prompt belongs, as in \"Question: {prompt}\\nAnswer:\"",
+    );
+}
+
+fn phases(recipe: &Recipe, judge: &mut Judge<'_>) {
+    judge.refuse_if(
+        recipe.warmup.steps == 0 && recipe.rl.steps == 0,
+        "there is nothing to train",
+        &[
+            ("rl.steps", "no reinforcement"),
+            ("warmup.steps", "no warm-up"),
+        ],
+        "give one of the two phases at least 1 step",
+    );
+    judge.refuse_if(
+        recipe.warmup.steps > 0 && recipe.data.demonstrations.is_none(),
+        "the warm-up has no demonstrations",
+        &[
+            ("warmup.steps", "learns from demonstrations"),
+            ("data.demonstrations", ""),
+        ],
+        "set `data.demonstrations` to a JSONL file, or `warmup.steps = 0`",
+    );
+}
+
+fn schedules(recipe: &Recipe, judge: &mut Judge<'_>) {
+    let (warmup, rl) = (&recipe.warmup, &recipe.rl);
+    let phases = [
+        (
+            ("warmup.lr_warmup_steps", warmup.lr_warmup_steps),
+            ("warmup.steps", warmup.steps),
+            ("warmup.lr_schedule", warmup.lr_schedule),
+        ),
+        (
+            ("rl.lr_warmup_steps", rl.lr_warmup_steps),
+            ("rl.steps", rl.steps),
+            ("rl.lr_schedule", rl.lr_schedule),
+        ),
+    ];
+    for ((rise_key, rise), (steps_key, steps), (schedule_key, schedule)) in phases {
+        let total = format!("{steps} steps in all");
+        judge.refuse_if(
+            rise > steps,
+            "the learning rate would never reach its full value",
+            &[
+                (rise_key, &format!("must be at most {steps}")),
+                (steps_key, &total),
+            ],
+            &format!("lower `{rise_key}` or raise `{steps_key}`"),
+        );
+        judge.refuse_if(
+            rise == steps && schedule != LrSchedule::Constant,
+            "the learning rate would rise to the last step and never fall",
+            &[
+                (schedule_key, "has no step left"),
+                (rise_key, &format!("must be below {steps}")),
+                (steps_key, &total),
+            ],
+            &format!("lower `{rise_key}`, or write `{schedule_key} = \"constant\"`"),
+        );
+    }
+}
+
+fn sampling(recipe: &Recipe, judge: &mut Judge<'_>) {
+    let (rl, rollout) = (&recipe.rl, &recipe.rollout);
+    let answers = rl.prompts_per_step * rl.group_size;
+    judge.refuse_if(
+        !answers.is_multiple_of(rl.updates_per_step),
+        "the answers of a step do not divide into its updates",
+        &[
+            (
+                "rl.updates_per_step",
+                &format!("must divide {answers}, the answers of a step"),
+            ),
+            (
+                "rl.prompts_per_step",
+                &format!("{} prompts", rl.prompts_per_step),
+            ),
+            ("rl.group_size", &format!("{} answers each", rl.group_size)),
+        ],
+        &near_values("rl.updates_per_step", rl.updates_per_step, |n| {
+            answers.is_multiple_of(n)
+        }),
+    );
+    judge.refuse_if(
+        rollout.tokens_per_dispatch > rollout.max_new_tokens,
+        "a dispatch decodes more tokens than an answer may have",
+        &[
+            (
+                "rollout.tokens_per_dispatch",
+                &format!("must be at most {}", rollout.max_new_tokens),
+            ),
+            ("rollout.max_new_tokens", "the longest answer"),
+        ],
+        "lower `rollout.tokens_per_dispatch`",
+    );
+}
+
+fn rows(recipe: &Recipe, judge: &mut Judge<'_>) {
+    let (packing, rollout, mesh) = (&recipe.packing, &recipe.rollout, &recipe.mesh);
+    let longest = rollout.max_prompt_tokens + rollout.max_new_tokens;
+    let needed = longest.next_multiple_of(packing.segment_align.max(1));
+    let mut about = vec![
+        ("packing.row_tokens", format!("must be at least {needed}")),
+        (
+            "rollout.max_prompt_tokens",
+            format!("up to {} tokens of prompt", rollout.max_prompt_tokens),
+        ),
+        (
+            "rollout.max_new_tokens",
+            format!("up to {} tokens of answer", rollout.max_new_tokens),
+        ),
+    ];
+    if needed > longest {
+        about.push((
+            "packing.segment_align",
+            format!("{longest} rounded up to a multiple of this is {needed}"),
+        ));
+    }
+    judge.refuse_if(
+        packing.row_tokens < needed,
+        "the longest prompt with the longest answer does not fit a row",
+        &about
+            .iter()
+            .map(|(key, label)| (*key, label.as_str()))
+            .collect::<Vec<_>>(),
+        &format!("raise `packing.row_tokens` to {needed}, or shorten prompts or answers"),
+    );
+    judge.refuse_if(
+        packing.row_tokens >= needed && !packing.row_tokens.is_multiple_of(packing.segment_align),
+        "the alignment of sequences does not divide the row",
+        &[
+            (
+                "packing.segment_align",
+                &format!("must divide {}", packing.row_tokens),
+            ),
+            (
+                "packing.row_tokens",
+                &format!("{} tokens", packing.row_tokens),
+            ),
+        ],
+        &near_values("packing.row_tokens", packing.row_tokens, |n| {
+            n.is_multiple_of(packing.segment_align)
+        }),
+    );
+    let devices = mesh.data * mesh.fsdp;
+    judge.refuse_if(
+        !packing.rows_per_micro_batch.is_multiple_of(devices),
+        "the mesh does not divide the rows of a micro-batch",
+        &[
+            (
+                "packing.rows_per_micro_batch",
+                &format!("must be a multiple of data * fsdp = {devices}"),
+            ),
+            ("mesh.data", &format!("data is {}", mesh.data)),
+            ("mesh.fsdp", &format!("fsdp is {}", mesh.fsdp)),
+        ],
+        &near_values(
+            "packing.rows_per_micro_batch",
+            packing.rows_per_micro_batch,
+            |n| n.is_multiple_of(devices),
+        ),
+    );
+}
+
+fn pad_align(recipe: &Recipe, judge: &mut Judge<'_>) {
+    let packing = &recipe.packing;
+    judge.refuse_if(
+        !packing.pad_align.is_multiple_of(packing.segment_align),
+        "padding at the start would break the alignment of sequences",
+        &[
+            (
+                "packing.pad_align",
+                &format!("must be a multiple of {}", packing.segment_align),
+            ),
+            (
+                "packing.segment_align",
+                "every sequence starts at a multiple of this",
+            ),
+        ],
+        &near_values("packing.pad_align", packing.pad_align, |n| {
+            n.is_multiple_of(packing.segment_align)
+        }),
+    );
+    judge.refuse_if(
+        packing.pad_align >= packing.row_tokens,
+        "padding at the start would never be as long as its alignment",
+        &[
+            (
+                "packing.pad_align",
+                &format!("must be below {}", packing.row_tokens),
+            ),
+            ("packing.row_tokens", "the whole row"),
+        ],
+        "lower `packing.pad_align`",
+    );
+}
+
+/// "try a or b": the nearest values on both sides of a wrong one that would do.
+fn near_values(key: &str, wrong: usize, good: impl Fn(usize) -> bool) -> String {
+    // Bounded, since a user may write a number for which nothing near will do.
+    const FAR: usize = 100_000;
+    let below = (wrong.saturating_sub(FAR).max(1)..wrong)
+        .rev()
+        .find(|&n| good(n));
+    let above = (wrong + 1..=wrong + FAR).find(|&n| good(n));
+    match (below, above) {
+        (Some(below), Some(above)) => format!("try `{key}` = {below} or {above}"),
+        (Some(one), None) | (None, Some(one)) => format!("try `{key}` = {one}"),
+        (None, None) => format!("change `{key}`"),
+    }
+}

@@ -1,0 +1,216 @@
+//! Every key of a recipe: name, type, default, range, meaning. This file is the whole list.
+//!
+//! The doc comments are what `ferrotune config --reference` prints. A key is here only if the run reads it.
+//! Rules between keys are in `rules.rs`; when a key can have no effect is in `idle.rs`.
+
+use std::path::PathBuf;
+
+use crate::choice::{
+    Advantage, Checker, ComputeDtype, LossAggregation, LrSchedule, ModelInit, OptimizerKind,
+    PadPosition,
+};
+use crate::spec::{Base, above, between, count, derived, preset, required, settings, text, unset};
+
+settings! {
+    /// A training run: warm-up by supervised learning, then reinforcement.
+    Recipe at "" {
+        /// Every random draw of the run follows from this number.
+        seed: u64 = preset(0);
+        /// The number format of matrix products and activations.
+        compute_dtype: ComputeDtype = preset(ComputeDtype::Auto);
+        [tables] {
+            run: Run,
+            model: Model,
+            data: Data,
+            warmup: Warmup,
+            rl: Rl,
+            optimizer: Optimizer,
+            rollout: Rollout,
+            packing: Packing,
+            mesh: Mesh,
+            eval: Eval,
+            checkpoint: Checkpoint,
+            reward: Reward,
+        }
+    }
+}
+
+settings! {
+    /// What the run is called and where it writes.
+    Run at "run." {
+        /// The name of the run, in its folder and in its report.
+        name: String = derived("the file name of the recipe");
+        /// The run directory. A relative path starts from the working directory.
+        dir: PathBuf = derived("runs/<run.name>").relative_to(Base::WorkingDirectory);
+    }
+}
+
+settings! {
+    /// The model that is trained.
+    Model at "model." {
+        /// A Hugging Face folder: config.json, tokenizer.json and, unless `init = "random"`, safetensors.
+        path: PathBuf = required();
+        /// Where the first weights come from.
+        init: ModelInit = preset(ModelInit::Pretrained);
+    }
+}
+
+settings! {
+    /// The problems, in files of one JSON object a line.
+    Data at "data." {
+        /// Problems to train on: a prompt and the expected answer a line.
+        train: PathBuf = required();
+        /// Problems to measure on, never trained on: the same fields.
+        heldout: PathBuf = required();
+        /// Worked examples for the warm-up: the same fields, the answer being what is imitated.
+        demonstrations: Option<PathBuf> = unset();
+        /// The field that holds the prompt.
+        prompt_field: String = text("prompt");
+        /// The field that holds the answer.
+        answer_field: String = text("answer");
+        /// What the model reads: `{prompt}` stands for the prompt.
+        prompt_template: String = text("{prompt}");
+    }
+}
+
+settings! {
+    /// Supervised learning on the demonstrations, before the reinforcement.
+    Warmup at "warmup." {
+        /// Steps of supervised learning; 0 leaves the warm-up out.
+        steps: usize = preset(0).within(count(0));
+        /// Demonstrations a step.
+        batch_size: usize = preset(32).within(count(1));
+        /// The highest learning rate.
+        learning_rate: f64 = preset(1e-3).within(above(0.0));
+        /// How the learning rate moves after its warm-up.
+        lr_schedule: LrSchedule = preset(LrSchedule::Constant);
+        /// Steps over which the learning rate rises from zero.
+        lr_warmup_steps: usize = preset(0).within(count(0));
+        /// The last learning rate over the highest.
+        min_lr_ratio: f64 = preset(0.0).within(between(0.0, 1.0).below(1.0));
+    }
+}
+
+settings! {
+    /// Reinforcement learning by groups of sampled answers (GRPO and its kin).
+    Rl at "rl." {
+        /// Steps of reinforcement: each samples once and updates `updates_per_step` times. 0 stops after the warm-up.
+        steps: usize = preset(100).within(count(0));
+        /// Prompts a step.
+        prompts_per_step: usize = preset(16).within(count(1));
+        /// Answers sampled for each prompt.
+        group_size: usize = preset(8).within(count(2).because(
+            "an answer is judged against the others of its group; alone, its advantage is always zero",
+        ));
+        /// How the rewards of a group become advantages.
+        advantage: Advantage = preset(Advantage::GroupNorm);
+        /// How per-token losses become one number.
+        loss_aggregation: LossAggregation = preset(LossAggregation::TokenMean);
+        /// Optimizer updates a step: its answers are cut into as many equal parts, each used once.
+        updates_per_step: usize = preset(1).within(count(1));
+        /// The probability ratio to the policy that sampled is clipped below at 1 - this.
+        clip_ratio_low: f64 = preset(0.2).within(above(0.0).at_most(1.0));
+        /// The probability ratio to the policy that sampled is clipped above at 1 + this.
+        clip_ratio_high: f64 = preset(0.2).within(above(0.0));
+        /// The highest learning rate.
+        learning_rate: f64 = preset(1e-4).within(above(0.0));
+        /// How the learning rate moves after its warm-up; all updates of one step share a rate.
+        lr_schedule: LrSchedule = preset(LrSchedule::Constant);
+        /// Steps over which the learning rate rises from zero.
+        lr_warmup_steps: usize = preset(0).within(count(0));
+        /// The last learning rate over the highest.
+        min_lr_ratio: f64 = preset(0.0).within(between(0.0, 1.0).below(1.0));
+    }
+}
+
+settings! {
+    /// The optimizer, shared by warm-up and reinforcement.
+    Optimizer at "optimizer." {
+        /// The update rule.
+        kind: OptimizerKind = preset(OptimizerKind::AdamW);
+        /// Decay of the running mean of the gradient.
+        beta1: f64 = preset(0.9).within(between(0.0, 1.0).below(1.0));
+        /// Decay of the running mean of the squared gradient.
+        beta2: f64 = preset(0.999).within(between(0.0, 1.0).below(1.0));
+        /// Added to the root of the second moment.
+        eps: f64 = preset(1e-8).within(above(0.0));
+        /// Share of a weight matrix that an update removes, times the learning rate. Norm weights do not decay.
+        weight_decay: f64 = preset(0.0).within(between(0.0, 1.0));
+        /// A gradient whose global norm is larger is scaled down to it; `inf` leaves it as it is.
+        max_grad_norm: f64 = preset(1.0).within(above(0.0).at_most(f64::INFINITY).because(
+            "0 would erase every gradient; write inf to switch clipping off",
+        ));
+    }
+}
+
+settings! {
+    /// The sampler. Held-out problems are answered greedily, whatever the temperature.
+    Rollout at "rollout." {
+        /// Divides the logits before sampling, and in training alike.
+        temperature: f64 = preset(1.0).within(above(0.0).because(
+            "at temperature 0 all answers of a group are the same and nothing is learned",
+        ));
+        /// The longest prompt, in tokens; a longer one is an error.
+        max_prompt_tokens: usize = preset(256).within(count(1));
+        /// The longest answer, in tokens.
+        max_new_tokens: usize = preset(256).within(count(1));
+        /// Tokens decoded by one dispatch to the device.
+        tokens_per_dispatch: usize = preset(8).within(count(1));
+    }
+}
+
+settings! {
+    /// How sequences share the rows of a batch.
+    Packing at "packing." {
+        /// Tokens in a row.
+        row_tokens: usize = preset(512).within(count(2));
+        /// Rows that are computed at once; gradients accumulate over as many micro-batches as it takes.
+        rows_per_micro_batch: usize = preset(4).within(count(1));
+        /// The most sequences in a row; as many as fit when unset.
+        max_segments: Option<usize> = unset().within(count(1));
+        /// Every sequence starts at a multiple of this.
+        segment_align: usize = preset(1).within(count(1));
+        /// Which end of a row holds its padding.
+        pad_position: PadPosition = preset(PadPosition::End);
+        /// Padding at the start comes in multiples of this.
+        pad_align: usize = derived("packing.segment_align").within(count(1));
+    }
+}
+
+settings! {
+    /// The devices: their number is the product of the axes. On a CPU they are virtual.
+    Mesh at "mesh." {
+        /// Copies of the model that share the rows.
+        data: usize = preset(1).within(count(1).at_most(4096.0));
+        /// Devices over which rows, weights, gradients and moments are split.
+        fsdp: usize = preset(1).within(count(1).at_most(4096.0));
+    }
+}
+
+settings! {
+    /// Greedy answers to the held-out problems: always after the warm-up and at the end.
+    Eval at "eval." {
+        /// Also after every so many steps of reinforcement; 0 for never.
+        every_steps: usize = preset(0).within(count(0));
+        /// Use only the first so many problems; all when unset.
+        max_problems: Option<usize> = unset().within(count(1));
+    }
+}
+
+settings! {
+    /// Saved states, from which `--resume` goes on. One is always written at the end and on Ctrl-C.
+    Checkpoint at "checkpoint." {
+        /// Also after every so many steps, warm-up included; 0 for never.
+        every_steps: usize = preset(50).within(count(0));
+        /// The newest so many are kept.
+        keep_last: usize = preset(2).within(count(1));
+    }
+}
+
+settings! {
+    /// What makes an answer good.
+    Reward at "reward." {
+        /// What decides the reward.
+        checker: Checker = preset(Checker::ExactMatch);
+    }
+}

@@ -1,0 +1,192 @@
+use super::*;
+
+/// Each rule: settings that break it, what is said, and the same settings mended.
+#[test]
+fn every_rule_between_settings_is_kept() {
+    for (wrong, said, mended) in [
+        (
+            "[run]\nname = \"a/b\"",
+            "must be able to name a folder",
+            "[run]\nname = \"a b\"",
+        ),
+        (
+            "[run]\nname = \"..\"",
+            "must be able to name a folder",
+            "[run]\nname = \"...\"",
+        ),
+        (
+            "prompt_template = \"Q: {question}\"",
+            "must contain {prompt}",
+            "prompt_template = \"Q: {prompt}\"",
+        ),
+        (
+            "[rl]\nsteps = 0",
+            "there is nothing to train",
+            "[rl]\nsteps = 1",
+        ),
+        (
+            "[warmup]\nsteps = 1",
+            "the warm-up has no demonstrations",
+            "demonstrations = \"demos.jsonl\"\n[warmup]\nsteps = 1",
+        ),
+        (
+            "[rl]\nsteps = 5\nlr_warmup_steps = 6",
+            "would never reach its full value",
+            "[rl]\nsteps = 5\nlr_warmup_steps = 5",
+        ),
+        (
+            "[rl]\nsteps = 5\nlr_schedule = \"cosine\"\nlr_warmup_steps = 5",
+            "would rise to the last step and never fall",
+            "[rl]\nsteps = 5\nlr_schedule = \"cosine\"\nlr_warmup_steps = 4",
+        ),
+        (
+            "demonstrations = \"demos.jsonl\"\n[warmup]\nsteps = 2\nlr_warmup_steps = 3",
+            "would never reach its full value",
+            "demonstrations = \"demos.jsonl\"\n[warmup]\nsteps = 2\nlr_warmup_steps = 2",
+        ),
+        (
+            "[rl]\nprompts_per_step = 3\ngroup_size = 4\nupdates_per_step = 5",
+            "must divide 12, the answers of a step",
+            "[rl]\nprompts_per_step = 3\ngroup_size = 4\nupdates_per_step = 6",
+        ),
+        (
+            "[rollout]\nmax_new_tokens = 4",
+            "a dispatch decodes more tokens",
+            "[rollout]\nmax_new_tokens = 4\ntokens_per_dispatch = 4",
+        ),
+        (
+            "[packing]\nrow_tokens = 511",
+            "must be at least 512",
+            "[packing]\nrow_tokens = 512",
+        ),
+        (
+            "[packing]\nrow_tokens = 512\nsegment_align = 96",
+            "must be at least 576",
+            "[packing]\nrow_tokens = 576\nsegment_align = 96",
+        ),
+        (
+            "[packing]\nrow_tokens = 1000\nsegment_align = 16",
+            "try `packing.row_tokens` = 992 or 1008",
+            "[packing]\nrow_tokens = 1008\nsegment_align = 16",
+        ),
+        (
+            "[mesh]\ndata = 8",
+            "must be a multiple of data * fsdp = 8",
+            "[mesh]\ndata = 4",
+        ),
+        (
+            "[packing]\nsegment_align = 8\npad_position = \"start\"\npad_align = 12",
+            "try `packing.pad_align` = 8 or 16",
+            "[packing]\nsegment_align = 8\npad_position = \"start\"\npad_align = 16",
+        ),
+        (
+            "[packing]\npad_position = \"start\"\npad_align = 512",
+            "must be below 512",
+            "[packing]\npad_position = \"start\"\npad_align = 511",
+        ),
+    ] {
+        let refused = refusal(&with(wrong), &[]);
+        assert!(
+            refused.contains(said),
+            "{wrong}\nshould say {said:?}:\n{refused}"
+        );
+        assert!(
+            refused.contains("\n1 problem in "),
+            "{wrong}\nis one problem:\n{refused}"
+        );
+        assert!(
+            refused.contains("help: "),
+            "{wrong}\nneeds a cure:\n{refused}"
+        );
+        if let Err(refused) = load(&with(mended), &[]) {
+            panic!("{mended}\nis good, yet:\n{refused}");
+        }
+    }
+}
+
+/// Each switch: a recipe in which some settings do nothing, and how many.
+#[test]
+fn settings_without_effect_are_refused() {
+    for (wrong, title) in [
+        (
+            "[warmup]\nlr_warmup_steps = 0",
+            "`warmup.lr_warmup_steps` has no effect while warmup.steps is 0",
+        ),
+        (
+            "demonstrations = \"demos.jsonl\"",
+            "`data.demonstrations` has no effect while warmup.steps is 0",
+        ),
+        (
+            "[rl]\nmin_lr_ratio = 0.0",
+            "`rl.min_lr_ratio` has no effect while rl.lr_schedule is \"constant\"",
+        ),
+        (
+            "demonstrations = \"demos.jsonl\"\n[warmup]\nsteps = 1\nmin_lr_ratio = 0.5",
+            "`warmup.min_lr_ratio` has no effect while warmup.lr_schedule is \"constant\"",
+        ),
+        (
+            "[warmup]\nlr_warmup_steps = 1\nbatch_size = 8",
+            "2 settings have no effect while warmup.steps is 0",
+        ),
+        (
+            "demonstrations = \"demos.jsonl\"\n[warmup]\nsteps = 1\n[rl]\nsteps = 0\n[rollout]\ntemperature = 0.5",
+            "`rollout.temperature` has no effect while rl.steps is 0",
+        ),
+        (
+            "[packing]\npad_align = 1",
+            "`packing.pad_align` has no effect while packing.pad_position is \"end\"",
+        ),
+    ] {
+        let refused = refusal(&with(wrong), &[]);
+        assert!(
+            refused.contains(&format!("error: {title}\n")),
+            "{wrong}\nshould say {title:?}:\n{refused}"
+        );
+        assert!(
+            refused.contains("\n1 problem in "),
+            "{wrong}\nis one problem:\n{refused}"
+        );
+    }
+    // What is idle breaks no other rule.
+    let idle = "demonstrations = \"demos.jsonl\"\n[warmup]\nsteps = 1\n[rl]\nsteps = 0\nlr_warmup_steps = 6";
+    assert!(refusal(&with(idle), &[]).contains("\n1 problem in "));
+    assert!(
+        load(
+            &with("[rl]\nlr_schedule = \"linear\"\nmin_lr_ratio = 0.1\n"),
+            &[]
+        )
+        .is_ok()
+    );
+}
+
+#[test]
+fn a_rule_keeps_silent_about_values_that_could_not_be_read() {
+    let refused = refusal(
+        &with("[mesh]\ndata = \"2\"\nfsdp = 3\n[packing]\nrow_tokens = -1"),
+        &[],
+    );
+    assert!(
+        refused.contains("`mesh.data` must be an integer")
+            && refused.contains("`packing.row_tokens` must be")
+    );
+    assert!(refused.contains("2 problems"), "{refused}");
+}
+
+#[test]
+fn idle_keys_exist() {
+    let folder = Folder::new();
+    let keys = Recipe::keys();
+    let mut recipe = folder.load(LEAST, &[]).unwrap().recipe().clone();
+    recipe.rl.steps = 0;
+    let mut found = crate::idle::find(&recipe);
+    recipe.rl.steps = 1;
+    recipe.warmup.steps = 1;
+    found.extend(crate::idle::find(&recipe));
+    assert!(found.len() >= 5);
+    for idle in found {
+        assert!(keys.contains(&idle.switch), "{}", idle.switch);
+        for key in idle.keys {
+            assert!(keys.contains(key), "{key}");
+        }
+    }
+}

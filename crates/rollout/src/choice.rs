@@ -1,0 +1,67 @@
+//! From logits to the next token: greedy or drawn, with its log-probs.
+//!
+//! Letters: `B` rows, `V` vocabulary. Everything is f32.
+
+use ferrotune_graph::{DType, Tensor, random};
+
+/// How each row draws.
+pub(crate) struct Draw {
+    /// Seeds, u32 `[B,2]`: low word, high word.
+    pub(crate) seed: Tensor,
+    /// Rows that take the most likely token, boolean `[B]`.
+    pub(crate) greedy: Tensor,
+    /// What logits are multiplied by, f32 `[B]`; 1 for greedy rows.
+    pub(crate) inverse_temperature: Tensor,
+}
+
+/// The chosen tokens.
+pub(crate) struct Choice {
+    /// Token ids, s32 `[B]`.
+    pub(crate) token: Tensor,
+    /// Log-probs in the distribution that was drawn from, f32 `[B]`.
+    pub(crate) logprob: Tensor,
+    /// Log-probs in the model's distribution, f32 `[B]`.
+    pub(crate) raw_logprob: Tensor,
+}
+
+impl Draw {
+    /// Chooses token number `index` (s32 scalar, counted from 0) of each row's answer from logits f32 `[B,V]`.
+    ///
+    /// Adding independent Gumbel noise and taking the largest draws from the softmax.
+    ///
+    /// # Source
+    /// Gumbel, "Statistical theory of extreme values" (1954); Maddison, Tarlow and Minka, "A* sampling" (2014), §2.
+    pub(crate) fn choose(&self, logits_bv: &Tensor, index: &Tensor) -> Choice {
+        let g = logits_bv.graph();
+        let scaled = logits_bv * self.inverse_temperature.expand(1);
+        // Alone in its loop the noise is vectorised; fused into the search for the largest it would not be.
+        let noise = g.barrier(&[&self.noise(logits_bv.dim(1), index)]).remove(0);
+        let token = (&scaled + noise).argmax(1);
+        Choice {
+            logprob: log_prob(&scaled, &token),
+            raw_logprob: log_prob(logits_bv, &token),
+            token,
+        }
+    }
+
+    /// Gumbel noise f32 `[B,V]`, −ln(−ln u), with u a function of (seed, index, vocabulary entry); 0 for greedy rows.
+    fn noise(&self, vocab_size: usize, index: &Tensor) -> Tensor {
+        let g = index.graph();
+        let key = [self.seed.slice(1, 0, 1), self.seed.slice(1, 1, 2)];
+        let counter = [
+            index.convert(DType::U32).reshape(&[1, 1]),
+            g.iota(DType::U32, &[1, vocab_size], 1),
+        ];
+        let [bits, _] = random::threefry_2x32([&key[0], &key[1]], [&counter[0], &counter[1]]);
+        let gumbel = -((-random::open_uniform(&bits).ln()).ln());
+        self.greedy
+            .expand(1)
+            .select(&gumbel.scalar_like(0.0), &gumbel)
+    }
+}
+
+/// `log_softmax(z)[token]`: f32 `[B,V]`, s32 `[B]` → f32 `[B]`.
+fn log_prob(z_bv: &Tensor, token: &Tensor) -> Tensor {
+    let shifted = z_bv - z_bv.max_keep(&[1]);
+    shifted.pick_last(token) - shifted.exp().sum(&[1]).ln()
+}

@@ -1,0 +1,97 @@
+//! What a sampler is compiled for.
+
+use ferrotune_graph::DType;
+use ferrotune_models::ModelConfig;
+
+use crate::error::{Error, Result};
+
+/// What a sampler is compiled for: the shapes and constants of its programs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplerConfig {
+    /// Rows that are decoded together; the mesh axes of the rows must divide it.
+    pub batch: usize,
+    /// Longest prompt, in tokens.
+    pub max_prompt_tokens: usize,
+    /// Longest answer, in tokens.
+    pub max_new_tokens: usize,
+    /// Tokens that one dispatch of the decode program appends to each row, at most.
+    pub tokens_per_dispatch: usize,
+    /// Element type of activations, products and the cache. Weights are converted once per dispatch.
+    pub compute: DType,
+    /// Tokens that end an answer.
+    pub stop_ids: Vec<u32>,
+    /// Any token of the vocabulary; fills the places whose content does not matter.
+    pub pad_id: u32,
+}
+
+impl SamplerConfig {
+    /// `P`: width of the prompts in the programs. Prefill reads all columns but the last, so there are at least two.
+    pub(crate) fn prompt_width(&self) -> usize {
+        self.max_prompt_tokens.max(2)
+    }
+
+    /// `S`: cache slots of a row. The last token of an answer is never read back, so it needs none.
+    pub(crate) fn slots(&self) -> usize {
+        self.prompt_width() + self.max_new_tokens - 1
+    }
+
+    /// `C`: columns of what a dispatch returns.
+    pub(crate) fn columns(&self) -> usize {
+        self.tokens_per_dispatch.min(self.max_new_tokens)
+    }
+
+    pub(crate) fn check(&self, model: &ModelConfig) -> Result<()> {
+        let sizes = [
+            ("batch", self.batch),
+            ("max_prompt_tokens", self.max_prompt_tokens),
+            ("max_new_tokens", self.max_new_tokens),
+            ("tokens_per_dispatch", self.tokens_per_dispatch),
+        ];
+        if let Some((setting, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+            return Err(Error::Zero { setting });
+        }
+        let ids = self.stop_ids.iter().map(|id| ("stop_ids", *id));
+        for (setting, token) in ids.chain([("pad_id", self.pad_id)]) {
+            let vocab_size = model.vocab_size;
+            if token as usize >= vocab_size {
+                return Err(Error::SettingOutsideVocabulary {
+                    setting,
+                    token,
+                    vocab_size,
+                });
+            }
+        }
+        if !matches!(self.compute, DType::F32 | DType::BF16 | DType::F16) {
+            return Err(Error::Compute {
+                dtype: self.compute,
+            });
+        }
+        self.check_size(model)
+    }
+
+    /// Slots and rows are counted in s32 on the device, and the cache in bytes on the host.
+    fn check_size(&self, model: &ModelConfig) -> Result<()> {
+        let slots = self
+            .max_prompt_tokens
+            .max(2)
+            .saturating_add(self.max_new_tokens);
+        let factors = [
+            self.batch,
+            slots,
+            model.num_hidden_layers,
+            model.num_key_value_heads,
+            model.head_dim,
+            self.compute.bytes(),
+        ];
+        let bytes = factors.into_iter().try_fold(1_usize, usize::checked_mul);
+        let counts_fit = i32::try_from(slots).is_ok() && i32::try_from(self.batch).is_ok();
+        if counts_fit && bytes.is_some_and(|b| i64::try_from(b).is_ok()) {
+            Ok(())
+        } else {
+            Err(Error::TooLarge {
+                batch: self.batch,
+                slots,
+            })
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What can go wrong with a sampler or a request, as data.
+
+use ferrotune_graph::{DType, PlacementError};
+
+/// Result with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong with a sampler or a request. Requests are counted from 0.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting of the sampler that must be at least 1.
+    #[error("the sampler's {setting} is 0; it must be at least 1")]
+    Zero {
+        /// Name of the setting.
+        setting: &'static str,
+    },
+    /// A setting that names a token which the model does not have.
+    #[error("the sampler's {setting} names token {token}, but the vocabulary has {vocab_size} tokens (0 to {})", vocab_size - 1)]
+    SettingOutsideVocabulary {
+        /// Name of the setting.
+        setting: &'static str,
+        /// The token id.
+        token: u32,
+        /// Tokens of the model.
+        vocab_size: usize,
+    },
+    /// A compute type that activations cannot have.
+    #[error("the sampler cannot compute in {dtype}; use f32, bf16 or f16")]
+    Compute {
+        /// The type as given.
+        dtype: DType,
+    },
+    /// A cache that cannot be addressed.
+    #[error(
+        "a cache for {batch} rows of {slots} tokens is too large; lower the batch, max_prompt_tokens or max_new_tokens"
+    )]
+    TooLarge {
+        /// Rows.
+        batch: usize,
+        /// Tokens per row.
+        slots: usize,
+    },
+    /// Rows that cannot be split over the mesh.
+    #[error("the sampler's batch of {batch} rows does not fit the mesh: {source}")]
+    Batch {
+        /// Rows per dispatch.
+        batch: usize,
+        /// What the sharding rules say.
+        source: PlacementError,
+    },
+    /// Weights that are not those of the model.
+    #[error("the weights are not those that the sampler was built for: {reason}")]
+    Weights {
+        /// The first difference.
+        reason: String,
+    },
+    /// A prompt without tokens.
+    #[error(
+        "request {request} has an empty prompt; give at least one token, such as the beginning-of-sequence token"
+    )]
+    EmptyPrompt {
+        /// Which request.
+        request: usize,
+    },
+    /// A prompt longer than the compiled programs take.
+    #[error(
+        "request {request} has a prompt of {length} tokens, but max_prompt_tokens is {limit}; shorten the prompt or raise the limit"
+    )]
+    PromptTooLong {
+        /// Which request.
+        request: usize,
+        /// Tokens of its prompt.
+        length: usize,
+        /// The sampler's `max_prompt_tokens`.
+        limit: usize,
+    },
+    /// A prompt token that the model does not have.
+    #[error(
+        "token {position} of the prompt of request {request} is {token}, but the vocabulary has {vocab_size} tokens; is this the model's tokenizer?"
+    )]
+    OutsideVocabulary {
+        /// Which request.
+        request: usize,
+        /// Place in the prompt, from 0.
+        position: usize,
+        /// The token id.
+        token: u32,
+        /// Tokens of the model.
+        vocab_size: usize,
+    },
+    /// A temperature that is negative, not finite, or too small to divide by.
+    #[error(
+        "request {request} has temperature {temperature}; use 0 for greedy decoding, or a finite value of at least {}",
+        crate::MIN_TEMPERATURE
+    )]
+    Temperature {
+        /// Which request.
+        request: usize,
+        /// The temperature as given.
+        temperature: f64,
+    },
+    /// A limit of 0 or beyond the compiled programs.
+    #[error(
+        "request {request} asks for {asked} new tokens; the sampler gives 1 to {limit} (its max_new_tokens)"
+    )]
+    NewTokens {
+        /// Which request.
+        request: usize,
+        /// The request's `max_new_tokens`.
+        asked: usize,
+        /// The sampler's `max_new_tokens`.
+        limit: usize,
+    },
+    /// The model's numbers are not finite.
+    #[error(
+        "the model gave a log-prob that is not finite at token {position} of the answer to request {request}; its weights hold NaN or infinity, or are far too large"
+    )]
+    NotFinite {
+        /// Which request.
+        request: usize,
+        /// Place in the answer, from 0.
+        position: usize,
+    },
+    /// A weight or a cache that the sharding rules cannot place.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// A failure to compile or run.
+    #[error(transparent)]
+    Program(#[from] ferrotune_program::Error),
+}
+
+impl From<ferrotune_pjrt::Error> for Error {
+    fn from(e: ferrotune_pjrt::Error) -> Self {
+        Self::Program(e.into())
+    }
+}

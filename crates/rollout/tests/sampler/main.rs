@@ -1,0 +1,9 @@
+//! The sampler on a device, over the committed fixture models. Needs the CPU plugin.
+
+mod agreement;
+mod endings;
+mod independence;
+mod memory;
+mod refusals;
+mod setup;
+mod statistics;

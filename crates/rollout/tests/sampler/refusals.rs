@@ -1,0 +1,294 @@
+//! What cannot be served is refused, with the place and the cure, before anything runs.
+
+use ferrotune_graph::{DType, HostArray, Mesh, Rules};
+use ferrotune_program::Group;
+use ferrotune_rollout::{Error, Request, Sampler, SamplerConfig};
+
+use crate::setup::{Fixture, client, config, request};
+
+fn refusal(fixture: &Fixture, sampler: &Sampler, bad: Request) -> Error {
+    let requests = [request(0, 1.0), request(1, 1.0), bad];
+    sampler
+        .generate(&fixture.weights, &requests, &mut |_, _| {
+            panic!("nothing is run")
+        })
+        .unwrap_err()
+}
+
+#[test]
+fn bad_requests_are_refused_by_number() {
+    let fixture = Fixture::load("llama");
+    let sampler = fixture.sampler(config());
+    let good = request(2, 1.0);
+    let refuse = |bad: Request| refusal(&fixture, &sampler, bad);
+
+    let e = refuse(Request {
+        prompt: vec![],
+        ..good.clone()
+    });
+    assert!(matches!(e, Error::EmptyPrompt { request: 2 }), "{e}");
+    let e = refuse(Request {
+        prompt: vec![1; 8],
+        ..good.clone()
+    });
+    assert!(
+        matches!(
+            e,
+            Error::PromptTooLong {
+                request: 2,
+                length: 8,
+                limit: 7
+            }
+        ),
+        "{e}"
+    );
+    assert!(
+        e.to_string().contains("request 2")
+            && e.to_string().contains('8')
+            && e.to_string().contains('7'),
+        "{e}"
+    );
+    for token in [128, u32::MAX] {
+        let e = refuse(Request {
+            prompt: vec![1, token],
+            ..good.clone()
+        });
+        assert!(
+            matches!(e, Error::OutsideVocabulary { request: 2, position: 1, token: t, vocab_size: 128 } if t == token),
+            "{e}"
+        );
+    }
+    for temperature in [
+        -1.0,
+        f64::NAN,
+        f64::INFINITY,
+        1e-4,
+        f64::MIN_POSITIVE,
+        -f64::MIN_POSITIVE,
+    ] {
+        let e = refuse(Request {
+            temperature,
+            ..good.clone()
+        });
+        assert!(
+            matches!(e, Error::Temperature { request: 2, .. }),
+            "{temperature}: {e}"
+        );
+    }
+    for max_new_tokens in [0, 13, usize::MAX] {
+        let e = refuse(Request {
+            max_new_tokens,
+            ..good.clone()
+        });
+        assert!(
+            matches!(e, Error::NewTokens { request: 2, asked, limit: 12 } if asked == max_new_tokens),
+            "{e}"
+        );
+    }
+}
+
+#[test]
+fn negative_zero_is_greedy() {
+    let fixture = Fixture::load("llama");
+    let sampler = fixture.sampler(config());
+    let answers = fixture.answers(
+        &sampler,
+        &[
+            request(3, 0.0),
+            Request {
+                temperature: -0.0,
+                ..request(3, 0.0)
+            },
+        ],
+    );
+    assert_eq!(answers[0].tokens, answers[1].tokens);
+}
+
+#[test]
+fn settings_that_contradict_the_model_are_refused() {
+    let fixture = Fixture::load("llama");
+    let refuse = |config| {
+        Sampler::new(
+            client(),
+            &fixture.rules,
+            &fixture.config,
+            fixture.weights.layout(),
+            config,
+        )
+        .unwrap_err()
+    };
+    for (name, bad) in [
+        (
+            "batch",
+            SamplerConfig {
+                batch: 0,
+                ..config()
+            },
+        ),
+        (
+            "max_prompt_tokens",
+            SamplerConfig {
+                max_prompt_tokens: 0,
+                ..config()
+            },
+        ),
+        (
+            "max_new_tokens",
+            SamplerConfig {
+                max_new_tokens: 0,
+                ..config()
+            },
+        ),
+        (
+            "tokens_per_dispatch",
+            SamplerConfig {
+                tokens_per_dispatch: 0,
+                ..config()
+            },
+        ),
+    ] {
+        let e = refuse(bad);
+        assert!(
+            matches!(e, Error::Zero { setting } if setting == name),
+            "{e}"
+        );
+    }
+    let e = refuse(SamplerConfig {
+        stop_ids: vec![0, 128],
+        ..config()
+    });
+    assert!(
+        matches!(
+            e,
+            Error::SettingOutsideVocabulary {
+                setting: "stop_ids",
+                token: 128,
+                vocab_size: 128
+            }
+        ),
+        "{e}"
+    );
+    let e = refuse(SamplerConfig {
+        pad_id: u32::MAX,
+        ..config()
+    });
+    assert!(
+        matches!(
+            e,
+            Error::SettingOutsideVocabulary {
+                setting: "pad_id",
+                ..
+            }
+        ),
+        "{e}"
+    );
+    let e = refuse(SamplerConfig {
+        compute: DType::S32,
+        ..config()
+    });
+    assert!(matches!(e, Error::Compute { dtype: DType::S32 }), "{e}");
+    for bad in [
+        SamplerConfig {
+            max_new_tokens: usize::MAX,
+            ..config()
+        },
+        SamplerConfig {
+            max_prompt_tokens: usize::MAX,
+            ..config()
+        },
+        SamplerConfig {
+            batch: usize::MAX,
+            ..config()
+        },
+    ] {
+        assert!(matches!(refuse(bad), Error::TooLarge { .. }));
+    }
+}
+
+#[test]
+fn rows_that_the_mesh_does_not_divide_are_refused() {
+    let fixture = Fixture::on(&Mesh::new(&[("fsdp", 2)]).unwrap(), "llama");
+    let of = |rules: &Rules| {
+        Sampler::new(
+            client(),
+            rules,
+            &fixture.config,
+            fixture.weights.layout(),
+            SamplerConfig {
+                batch: 7,
+                ..config()
+            },
+        )
+    };
+    let e = of(&fixture.rules).unwrap_err();
+    assert!(
+        matches!(e, Error::Batch { batch: 7, .. }) && e.to_string().contains("multiple of 2"),
+        "{e}"
+    );
+    let e = of(&Rules::unsharded(&["rows"])).unwrap_err();
+    assert!(
+        matches!(e, Error::Batch { .. }) && e.to_string().contains("`batch`"),
+        "{e}"
+    );
+}
+
+#[test]
+fn other_weights_are_refused() {
+    let llama = Fixture::load("llama");
+    let qwen3 = Fixture::load("qwen3");
+    let e = Sampler::new(
+        client(),
+        &llama.rules,
+        &llama.config,
+        qwen3.weights.layout(),
+        config(),
+    )
+    .unwrap_err();
+    assert!(matches!(e, Error::Weights { .. }), "{e}");
+    let half = llama.weights.layout().with_dtype(DType::BF16);
+    let e = Sampler::new(client(), &llama.rules, &llama.config, &half, config()).unwrap_err();
+    assert!(
+        e.to_string().contains("`embed`") && e.to_string().contains("bf16"),
+        "{e}"
+    );
+
+    let sampler = llama.sampler(config());
+    let refuse = |weights: &Group| {
+        sampler
+            .generate(weights, &[request(0, 1.0)], &mut |_, _| ())
+            .unwrap_err()
+    };
+    let e = refuse(&qwen3.weights);
+    assert!(matches!(e, Error::Weights { .. }), "{e}");
+    let elsewhere = Fixture::on(&Mesh::new(&[("fsdp", 2)]).unwrap(), "llama");
+    let e = refuse(&elsewhere.weights);
+    assert!(matches!(e, Error::Weights { .. }), "{e}");
+}
+
+#[test]
+fn weights_that_are_not_finite_are_an_error_not_an_answer() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        let fixture = Fixture::altered(&Mesh::single(), "llama", |spec, values| {
+            let mut numbers = values.as_slice::<f32>().to_vec();
+            if spec.path == "final_norm" {
+                numbers[5] = bad;
+            }
+            HostArray::from_slice(values.dims(), &numbers).unwrap()
+        });
+        let sampler = fixture.sampler(config());
+        let asked = [request(0, 1.0), request(1, 0.0)];
+        let e = sampler
+            .generate(&fixture.weights, &asked, &mut |_, _| ())
+            .unwrap_err();
+        assert!(
+            matches!(
+                e,
+                Error::NotFinite {
+                    request: 0,
+                    position: 0
+                }
+            ),
+            "{e}"
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! Fixture models on a device, requests without pattern, and a scorer that runs no cache.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
+use ferrotune_models::{Decoder, ModelConfig, load};
+use ferrotune_nn::{LOGICAL_AXES, ParamSpec, Params, Sequence};
+use ferrotune_pjrt::{Client, Plugin};
+use ferrotune_program::{Argument, Builder, Group, Layout, Leaf};
+use ferrotune_rollout::{Completion, Request, Sampler, SamplerConfig};
+
+/// One client with four virtual devices for all tests; a mesh may use fewer.
+pub(crate) fn client() -> &'static Client {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    CLIENT.get_or_init(|| {
+        let plugin = Plugin::cpu(&mut |line| eprintln!("{line}"))
+            .expect("the CPU plugin is needed for these tests");
+        Client::cpu(&plugin, 4).expect("a CPU client")
+    })
+}
+
+/// Rows over both axes, weights over `fsdp`.
+pub(crate) fn rules(mesh: &Mesh) -> Rules {
+    let axes = |wanted: &[&str]| {
+        mesh.axes()
+            .iter()
+            .map(|(name, _)| name.clone())
+            .filter(|n| wanted.contains(&n.as_str()))
+            .collect()
+    };
+    Rules::new(LOGICAL_AXES.map(|axis| match axis {
+        "batch" => (axis, axes(&["data", "fsdp"])),
+        "embed" => (axis, axes(&["fsdp"])),
+        _ => (axis, Vec::new()),
+    }))
+}
+
+/// A model with its weights on a mesh.
+pub(crate) struct Fixture {
+    pub(crate) config: ModelConfig,
+    pub(crate) rules: Rules,
+    pub(crate) weights: Group,
+}
+
+impl Fixture {
+    pub(crate) fn load(family: &str) -> Self {
+        Self::on(&Mesh::single(), family)
+    }
+
+    pub(crate) fn on(mesh: &Mesh, family: &str) -> Self {
+        Self::altered(mesh, family, |_, values| values)
+    }
+
+    /// With weights that `alter` has changed.
+    pub(crate) fn altered(
+        mesh: &Mesh,
+        family: &str,
+        alter: impl Fn(&ParamSpec, HostArray) -> HostArray,
+    ) -> Self {
+        let dir = PathBuf::from(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/fixtures/hf"
+        ))
+        .join(family);
+        let config = ModelConfig::load(&dir).unwrap();
+        let params = load(&dir, &config).unwrap().params;
+        let rules = rules(mesh);
+        let leaf = |p: &ParamSpec| Leaf {
+            name: p.path.clone(),
+            dtype: p.dtype,
+            dims: p.dims.clone(),
+            axes: p.axes.clone(),
+        };
+        let leaves: Vec<Leaf> = params.iter().map(|(p, _)| leaf(p)).collect();
+        let layout = Layout::new(mesh, &rules, &leaves).unwrap();
+        let host: Vec<HostArray> = params
+            .into_iter()
+            .map(|(p, values)| alter(&p, values))
+            .collect();
+        let weights = Group::upload(client(), &layout, &host).unwrap();
+        Self {
+            config,
+            rules,
+            weights,
+        }
+    }
+
+    pub(crate) fn sampler(&self, config: SamplerConfig) -> Sampler {
+        Sampler::new(
+            client(),
+            &self.rules,
+            &self.config,
+            self.weights.layout(),
+            config,
+        )
+        .unwrap()
+    }
+
+    /// Answers without progress.
+    pub(crate) fn answers(&self, sampler: &Sampler, requests: &[Request]) -> Vec<Completion> {
+        sampler
+            .generate(&self.weights, requests, &mut |_, _| ())
+            .unwrap()
+    }
+
+    /// Logits f32 `[rows][T][V]` of a full forward pass over rows of equal length, without any cache.
+    pub(crate) fn logits(&self, rows: &[Vec<u32>]) -> Vec<Vec<Vec<f32>>> {
+        let (b, t, v) = (rows.len(), rows[0].len(), self.config.vocab_size);
+        let mesh = self.weights.layout().mesh();
+        let ids = Layout::new(
+            mesh,
+            &self.rules,
+            &[Leaf::new("ids", DType::S32, &[b, t], &["_", "_"])],
+        )
+        .unwrap();
+        let out = Layout::new(
+            mesh,
+            &self.rules,
+            &[Leaf::new(
+                "logits",
+                DType::F32,
+                &[b, t, v],
+                &["_", "_", "_"],
+            )],
+        )
+        .unwrap();
+        let mut builder = Builder::new("full_pass", mesh, &self.rules);
+        let tensors = builder.input("weights", self.weights.layout());
+        let tokens = builder.input("ids", &ids).remove(0);
+        let g = builder.graph().clone();
+        let params = Params::new(
+            self.weights
+                .layout()
+                .names()
+                .map(str::to_owned)
+                .zip(tensors)
+                .collect::<Vec<_>>(),
+        );
+        let decoder = Decoder {
+            config: &self.config,
+            params: &params,
+            compute: DType::F32,
+            policy: Policy::Recompute,
+        };
+        let seq = Sequence {
+            segment_ids: g.full(1.0, DType::S32, &[b, t]),
+            positions: g.iota(DType::S32, &[b, t], 1),
+        };
+        let logits = decoder.head(1.0, 1).logits(&decoder.hidden(&tokens, &seq));
+        builder.output(&out, &[logits]);
+        let program = builder.compile(client()).unwrap();
+        let values: Vec<i32> = rows.iter().flatten().map(|id| *id as i32).collect();
+        let ids = Group::upload(
+            client(),
+            &ids,
+            &[HostArray::from_slice(&[b, t], &values).unwrap()],
+        )
+        .unwrap();
+        let result = program
+            .call(vec![
+                Argument::Borrowed(&self.weights),
+                Argument::Borrowed(&ids),
+            ])
+            .unwrap()
+            .remove(0);
+        let host = result.to_host().unwrap().remove(0);
+        host.as_slice::<f32>()
+            .chunks(t * v)
+            .map(|row| row.chunks(v).map(<[f32]>::to_vec).collect())
+            .collect()
+    }
+}
+
+/// A sampler of eight rows for prompts up to 7 and answers up to 12 tokens, with no stop token.
+pub(crate) fn config() -> SamplerConfig {
+    SamplerConfig {
+        batch: 8,
+        max_prompt_tokens: 7,
+        max_new_tokens: 12,
+        tokens_per_dispatch: 5,
+        compute: DType::F32,
+        stop_ids: vec![],
+        pad_id: 0,
+    }
+}
+
+/// Request number `i`: a prompt of 1 to 7 tokens below 128 and a seed that both depend on `i` only.
+pub(crate) fn request(i: u64, temperature: f64) -> Request {
+    let length = 1 + (i * 5 + 3) % 7;
+    let token = |k: u64| ((i * 31 + k * 17 + i * k * 7 + 5) % 128) as u32;
+    Request {
+        prompt: (0..length).map(token).collect(),
+        seed: i.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 11,
+        temperature,
+        max_new_tokens: 12,
+    }
+}
+
+/// `log_softmax(z)` in f64.
+pub(crate) fn log_softmax(z: &[f32], temperature: f64) -> Vec<f64> {
+    let z: Vec<f64> = z.iter().map(|v| f64::from(*v) / temperature).collect();
+    let peak = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total = z.iter().map(|v| (v - peak).exp()).sum::<f64>().ln() + peak;
+    z.iter().map(|v| v - total).collect()
+}
+
+/// Equal tokens and endings, log-probs equal but for rounding.
+pub(crate) fn assert_same(a: &Completion, b: &Completion, what: &str) {
+    assert_eq!((&a.tokens, a.finish), (&b.tokens, b.finish), "{what}");
+    for (x, y) in a
+        .logprobs
+        .iter()
+        .chain(&a.raw_logprobs)
+        .zip(b.logprobs.iter().chain(&b.raw_logprobs))
+    {
+        assert!((x - y).abs() < 2e-5, "{what}: {x} {y}");
+    }
+}
