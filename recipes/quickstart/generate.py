@@ -6,8 +6,10 @@ The task: put the digits of a number in ascending order.
     prompt  sort 58213 =
     answer  12358
 
-Every number has four, five or six digits, all different. Held-out problems, demonstrations and
-training problems are cut from one shuffled list without repeats, so no prompt is in two files.
+All digits of a number differ. The demonstrations have three or four digits; the training and the
+held-out problems have five to eight, so a model that has learned the demonstrations by heart
+knows what is asked and must still find out, by trying, how to sort what is longer. The problems
+of one length are cut from one shuffled list without repeats, so no prompt is in two files.
 
 Run it anywhere, with any Python from 3.9 on and nothing installed:
 
@@ -24,11 +26,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-# Problems per number of digits, in each file.
-LENGTHS = (4, 5, 6)
-HELD_OUT_PER_LENGTH = 100
-DEMONSTRATIONS_PER_LENGTH = 8
-TRAIN_PER_LENGTH = 1300
+# How many problems each file has of each number of digits.
+DEMONSTRATIONS = {3: 20, 4: 40}
+HELD_OUT = {5: 75, 6: 75, 7: 75, 8: 75}
+TRAIN = {5: 1000, 6: 1000, 7: 1000, 8: 1000}
 
 # The tokenizer is byte-level BPE, cut up as Qwen cuts text: words, single digits, punctuation.
 # 256 byte tokens cover any text; the merges make the few strings of the task one token each.
@@ -56,22 +57,21 @@ def problem(digits):
     return {"prompt": f"sort {digits} =", "answer": "".join(sorted(digits))}
 
 
+def numbers(length):
+    """Every number of that many different digits, in the fixed shuffled order."""
+    digits = ("".join(p) for p in itertools.permutations("0123456789", length))
+    return iter(sorted(digits, key=order))
+
+
 def split_problems():
-    """The three lists, each in a fixed shuffled order; the files share no prompt."""
-    held_out, demonstrations, train = [], [], []
-    for length in LENGTHS:
-        numbers = ("".join(p) for p in itertools.permutations("0123456789", length))
-        numbers = sorted(numbers, key=order)
-        for part, count in (
-            (held_out, HELD_OUT_PER_LENGTH),
-            (demonstrations, DEMONSTRATIONS_PER_LENGTH),
-            (train, TRAIN_PER_LENGTH),
-        ):
-            part += numbers[:count]
-            del numbers[:count]
-    parts = held_out, demonstrations, train
-    distinct = set().union(*parts)
-    assert len(distinct) == sum(map(len, parts)), "a problem is in two files"
+    """The three lists, each in a fixed shuffled order; no problem is in two."""
+    lengths = sorted({*DEMONSTRATIONS, *HELD_OUT, *TRAIN})
+    supply = {length: numbers(length) for length in lengths}
+    parts = [
+        [digits for length, count in part.items() for digits in itertools.islice(supply[length], count)]
+        for part in (HELD_OUT, DEMONSTRATIONS, TRAIN)
+    ]
+    assert len(set().union(*parts)) == sum(map(len, parts)), "a problem is in two files"
     return [[problem(digits) for digits in sorted(part, key=order)] for part in parts]
 
 

@@ -82,14 +82,18 @@ pub(crate) fn update(
         let d = &gradients[i] * &scale;
         let m = &first[i] * settings.beta1 + &d * (1.0 - settings.beta1);
         let v = &second[i] * settings.beta2 + d.square() * (1.0 - settings.beta2);
-        let mut direction = (&m / &unbias1) / ((&v / &unbias2).sqrt() + settings.eps);
+        // Behind the barrier the parameter reads the new moments. Otherwise XLA computes them again from the old ones, which
+        // it must then copy before they are overwritten.
+        let moments = g.barrier(&[&finite.select(&m, &first[i]), &finite.select(&v, &second[i])]);
+        let (m, v) = (&moments[0], &moments[1]);
+        let mut direction = (m / &unbias1) / ((v / &unbias2).sqrt() + settings.eps);
         if settings.weight_decay != 0.0 && decays(&spec.name, spec.dims.len()) {
             direction = direction + &params[i] * settings.weight_decay;
         }
         let p = &params[i] - direction * learning_rate;
         updated.params.push(finite.select(&p, &params[i]));
-        updated.state.push(finite.select(&m, &first[i]));
-        seconds.push(finite.select(&v, &second[i]));
+        updated.state.push(m.clone());
+        seconds.push(v.clone());
     }
     updated.state.extend(seconds);
     updated.state.push(next_count);

@@ -1,5 +1,8 @@
 //! The answers of a step: requests to the sampler, rewards, advantages, and the trajectories to learn from.
 
+#[cfg(test)]
+mod tests;
+
 use ferrotune_batch::{Field, Trajectory};
 use ferrotune_rollout::{Completion, Finish, Request};
 use ferrotune_text::{Special, Tokenizer};

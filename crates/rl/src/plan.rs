@@ -1,5 +1,8 @@
 //! What a run is to do: plain values, no files, no flags.
 
+#[cfg(test)]
+mod tests;
+
 use ferrotune_batch::{Aggregation, Packing};
 use ferrotune_engine::Schedule;
 

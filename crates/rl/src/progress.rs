@@ -1,5 +1,8 @@
 //! What a checkpoint must hold beside weights and moments, as data.
 
+#[cfg(test)]
+mod tests;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

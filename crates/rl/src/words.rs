@@ -1,5 +1,8 @@
 //! From problems as text to token ids: templates, limits, and every line that cannot be used, at once.
 
+#[cfg(test)]
+pub(crate) mod tests;
+
 use ferrotune_batch::Trajectory;
 use ferrotune_text::Tokenizer;
 

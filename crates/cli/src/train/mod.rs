@@ -20,7 +20,7 @@ use ferrotune_rl::{StepReport, Trainer};
 
 use crate::args::TrainArgs;
 use crate::failure::{Failure, OrFail};
-use crate::run_dir::{RunDir, RunDirError, Sample, StepMetrics};
+use crate::run_dir::{Phase, RunDir, RunDirError, Sample, StepMetrics};
 use inputs::Inputs;
 use interrupt::Interrupt;
 use watch::Watch;
@@ -112,10 +112,25 @@ impl Run {
     }
 
     fn record(&mut self, report: &StepReport) -> Result<(), RunDirError> {
-        let sample = |it| Sample::new(report.step, it);
-        let samples: Vec<Sample<'_>> = report.samples.iter().map(sample).collect();
+        let samples: Vec<Sample<'_>> = report
+            .samples
+            .iter()
+            .map(|it| Sample {
+                step: report.step,
+                prompt: &it.prompt,
+                answer: &it.answer,
+                expected: &it.expected,
+                reward: it.reward,
+                advantage: it.advantage,
+                logprobs: &it.logprobs,
+            })
+            .collect();
         self.run_dir.record_samples(&samples)?;
-        let mut line = StepMetrics::new(report.step, report.phase);
+        let phase = match report.phase {
+            ferrotune_rl::Phase::Warmup => Phase::Warmup,
+            ferrotune_rl::Phase::Grpo => Phase::Grpo,
+        };
+        let mut line = StepMetrics::new(report.step, phase);
         for (name, value) in &report.metrics {
             line.set(name, value.clone());
         }

@@ -1,0 +1,41 @@
+//! `ferrotune bench`: numbers about this machine and this build. Synthetic data, nothing is saved.
+
+mod dispatch;
+mod step;
+
+use std::time::Duration;
+
+use crate::args::BenchCommand;
+use crate::failure::Failure;
+
+pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
+    match command {
+        BenchCommand::Step(args) => step::run(args),
+        BenchCommand::Dispatch(args) => dispatch::run(args),
+    }
+}
+
+/// The middle one of some durations, in seconds; of none, NaN.
+fn median(durations: &[Duration]) -> f64 {
+    let mut seconds: Vec<f64> = durations.iter().map(Duration::as_secs_f64).collect();
+    seconds.sort_by(f64::total_cmp);
+    let middle = seconds.len() / 2;
+    match seconds.len() {
+        0 => f64::NAN,
+        n if n % 2 == 0 => (seconds[middle - 1] + seconds[middle]) / 2.0,
+        _ => seconds[middle],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let of = |ms: &[u64]| median(&ms.iter().map(|&it| Duration::from_millis(it)).collect::<Vec<_>>());
+        assert_eq!(of(&[3, 100, 1]), 0.003);
+        assert_eq!(of(&[4, 2]), 0.003);
+        assert!(of(&[]).is_nan());
+    }
+}

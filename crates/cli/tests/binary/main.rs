@@ -1,0 +1,9 @@
+//! The binary, driven as a user drives it: a tiny model, a tiny task, whole runs of a few seconds. Needs the CPU plugin.
+
+mod bad_input;
+mod bad_model;
+mod commands;
+mod resume;
+mod score;
+mod tiny;
+mod train;

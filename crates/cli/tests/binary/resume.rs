@@ -1,0 +1,131 @@
+//! Stopping and going on: killed, interrupted, damaged.
+
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::tiny::{Done, Tiny};
+
+const LONG: &str = "train recipe.toml rl.steps=40";
+
+/// Starts a run and waits until it has recorded `steps` steps.
+fn start(tiny: &Tiny, words: &str, steps: usize) -> Child {
+    let mut command = tiny.command(words);
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let path = tiny.path("out/metrics.jsonl");
+    let begun = Instant::now();
+    loop {
+        let lines = std::fs::read_to_string(&path).map_or(0, |text| text.lines().count());
+        if lines >= steps {
+            return child;
+        }
+        if child.try_wait().unwrap().is_some() || begun.elapsed() > Duration::from_secs(120) {
+            let _ = child.kill();
+            panic!("it did not get to step {steps}: {:?}", Done::of(words, child.wait_with_output().unwrap()));
+        }
+        sleep(Duration::from_millis(2));
+    }
+}
+
+fn interrupt(child: &Child) {
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+}
+
+#[test]
+fn a_killed_run_goes_on_as_if_it_had_never_stopped() {
+    let tiny = Tiny::new();
+    tiny.run(&format!("{LONG} run.dir=straight")).well();
+    for steps in [2, 8, 21] {
+        let mut child = start(&tiny, &format!("{LONG} run.dir=out --resume").replace(" --resume", if steps == 2 { "" } else { " --resume" }), steps);
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().code(), None, "it was killed, not done");
+    }
+    tiny.run(&format!("{LONG} run.dir=out --resume")).well();
+    assert_eq!(tiny.metrics("straight"), tiny.metrics("out"));
+    assert_eq!(tiny.read("straight/samples.jsonl"), tiny.read("out/samples.jsonl"));
+    let weights = |run| std::fs::read(tiny.path(run).join("model/model.safetensors")).unwrap();
+    assert!(weights("straight") == weights("out"), "the trained models differ");
+}
+
+#[test]
+fn ctrl_c_finishes_the_step_and_says_how_to_go_on() {
+    let tiny = Tiny::new();
+    tiny.run(&format!("{LONG} run.dir=straight checkpoint.every_steps=0")).well();
+    let child = start(&tiny, &format!("{LONG} run.dir=out checkpoint.every_steps=0"), 7);
+    interrupt(&child);
+    let stopped = Done::of("interrupted", child.wait_with_output().unwrap());
+    assert_eq!(stopped.code, Some(130), "{}", stopped.err);
+    let steps = tiny.metrics("out").len();
+    assert!(steps < 44);
+    assert!(stopped.err.contains(&format!("stopped after step {steps}")), "{}", stopped.err);
+    assert!(stopped.err.contains("--resume"), "{}", stopped.err);
+    assert!(tiny.path(&format!("out/checkpoints/step-{steps}/manifest.json")).exists());
+    assert!(tiny.path("out/report.html").exists());
+
+    let resumed = tiny.run(&format!("{LONG} run.dir=out checkpoint.every_steps=0 --resume")).well();
+    assert!(resumed.err.contains(&format!("after step {steps}")), "{}", resumed.err);
+    assert_eq!(tiny.metrics("straight"), tiny.metrics("out"));
+    // A run that is complete has nothing to go on with, which is no error.
+    tiny.run(&format!("{LONG} run.dir=out checkpoint.every_steps=0 --resume")).well();
+    assert_eq!(tiny.metrics("straight"), tiny.metrics("out"));
+}
+
+#[test]
+fn a_run_can_be_made_longer() {
+    let tiny = Tiny::new();
+    tiny.run("train recipe.toml run.dir=out").well();
+    tiny.run("train recipe.toml run.dir=out rl.steps=6 --resume").well();
+    tiny.run("train recipe.toml run.dir=straight rl.steps=6").well();
+    let without = |run: &str| {
+        let mut metrics = tiny.metrics(run);
+        // The shorter run was measured at its end.
+        metrics.iter_mut().for_each(|line| drop(line.remove("eval/pass@1")));
+        metrics
+    };
+    assert_eq!(without("out"), without("straight"));
+}
+
+#[test]
+fn another_recipe_does_not_go_on_with_the_run() {
+    let tiny = Tiny::new();
+    tiny.run("train recipe.toml run.dir=out").well();
+    let before = tiny.read("out/metrics.jsonl");
+    tiny.run("train recipe.toml run.dir=out --resume seed=9 rl.learning_rate=0.5")
+        .refused(2, &["seed is 9, the run has 3", "rl.learning_rate is 0.5", "run.dir"]);
+    tiny.run("train recipe.toml run.dir=out").refused(2, &["not empty", "--resume"]);
+    tiny.run("train recipe.toml run.dir=nowhere --resume").refused(2, &["no run to resume"]);
+    assert_eq!(tiny.read("out/metrics.jsonl"), before);
+
+    // The same settings, but the data is not what it was.
+    let train = tiny.read("train.jsonl").replace("\"25 =\"", "\"55 =\"");
+    tiny.write("train.jsonl", &train);
+    tiny.run("train recipe.toml run.dir=out rl.steps=6 --resume").refused(2, &["data.train changed"]);
+    assert_eq!(tiny.read("out/metrics.jsonl"), before);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_and_never_taken_for_a_fresh_start() {
+    let tiny = Tiny::new();
+    tiny.run("train recipe.toml run.dir=out").well();
+    let before = tiny.read("out/metrics.jsonl");
+    for name in ["params.safetensors", "optimizer.safetensors", "manifest.json"] {
+        let path = tiny.path("out/checkpoints/step-8").join(name);
+        let sound = std::fs::read(&path).unwrap();
+        let mut damaged = sound.clone();
+        let middle = damaged.len() / 2;
+        damaged[middle] ^= 1;
+        std::fs::write(&path, &damaged).unwrap();
+        tiny.run("train recipe.toml run.dir=out --resume")
+            .refused(1, &["damaged", name, "remove the folder", "step-6"]);
+        std::fs::write(&path, &sound[..middle]).unwrap();
+        tiny.run("train recipe.toml run.dir=out --resume").refused(1, &["damaged", name]);
+        std::fs::write(&path, &sound).unwrap();
+    }
+    assert_eq!(tiny.read("out/metrics.jsonl"), before);
+    // As the message says.
+    std::fs::remove_dir_all(tiny.path("out/checkpoints/step-8")).unwrap();
+    let straight = tiny.metrics("out");
+    tiny.run("train recipe.toml run.dir=out --resume").well();
+    assert_eq!(tiny.metrics("out"), straight);
+}
