@@ -7,9 +7,9 @@ The task: put the digits of a number in ascending order.
     answer  12358
 
 All digits of a number differ. The demonstrations have three or four digits; the training and the
-held-out problems have five to eight, so a model that has learned the demonstrations by heart
+held-out problems have six to nine, so a model that has learned the demonstrations by heart
 knows what is asked and must still find out, by trying, how to sort what is longer. The problems
-of one length are cut from one shuffled list without repeats, so no prompt is in two files.
+of one length are cut from one sequence without repeats, so no prompt is in two files.
 
 Run it anywhere, with any Python from 3.9 on and nothing installed:
 
@@ -28,8 +28,8 @@ HERE = Path(__file__).resolve().parent
 
 # How many problems each file has of each number of digits.
 DEMONSTRATIONS = {3: 20, 4: 40}
-HELD_OUT = {5: 75, 6: 75, 7: 75, 8: 75}
-TRAIN = {5: 1000, 6: 1000, 7: 1000, 8: 1000}
+HELD_OUT = {6: 75, 7: 75, 8: 75, 9: 75}
+TRAIN = {6: 1000, 7: 1000, 8: 1000, 9: 1000}
 
 # The tokenizer is byte-level BPE, cut up as Qwen cuts text: words, single digits, punctuation.
 # 256 byte tokens cover any text; the merges make the few strings of the task one token each.
@@ -58,19 +58,29 @@ def problem(digits):
 
 
 def numbers(length):
-    """Every number of that many different digits, in the fixed shuffled order."""
-    digits = ("".join(p) for p in itertools.permutations("0123456789", length))
-    return iter(sorted(digits, key=order))
+    """Numbers of that many different digits, in a fixed arbitrary order, none of them twice."""
+    seen = set()
+    for index in itertools.count():
+        shuffled = sorted("0123456789", key=lambda digit: order(f"{length}/{index}/{digit}"))
+        digits = "".join(shuffled[:length])
+        if digits not in seen:
+            seen.add(digits)
+            yield digits
 
 
 def split_problems():
     """The three lists, each in a fixed shuffled order; no problem is in two."""
     lengths = sorted({*DEMONSTRATIONS, *HELD_OUT, *TRAIN})
     supply = {length: numbers(length) for length in lengths}
-    parts = [
-        [digits for length, count in part.items() for digits in itertools.islice(supply[length], count)]
-        for part in (HELD_OUT, DEMONSTRATIONS, TRAIN)
-    ]
+
+    def take(counts):
+        return [
+            digits
+            for length, count in counts.items()
+            for digits in itertools.islice(supply[length], count)
+        ]
+
+    parts = [take(counts) for counts in (HELD_OUT, DEMONSTRATIONS, TRAIN)]
     assert len(set().union(*parts)) == sum(map(len, parts)), "a problem is in two files"
     return [[problem(digits) for digits in sorted(part, key=order)] for part in parts]
 
@@ -191,7 +201,7 @@ def model_config():
         "transformers_version": "5.24.0",
         "use_cache": True,
         "use_sliding_window": False,
-        # 264: every id that the model can sample is a token, and the table halves evenly over devices.
+        # 264: every id that the model can sample is a token, and devices can share the rows evenly.
         "vocab_size": first_special + len(SPECIAL_TOKENS),
     }
 

@@ -89,7 +89,6 @@ pub struct StepReport {
 }
 
 /// A run in progress.
-#[derive(Debug)]
 pub struct Trainer {
     engine: Engine,
     sampler: rollout::Sampler,
@@ -102,6 +101,12 @@ pub struct Trainer {
     completed: u64,
     num_tokens: u64,
     failed_updates: u32,
+}
+
+impl std::fmt::Debug for Trainer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trainer").field("completed", &self.completed).field("plan", &self.plan).finish_non_exhaustive()
+    }
 }
 
 impl Trainer {

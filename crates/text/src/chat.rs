@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
+use minijinja::value::Serde;
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 use serde_json::{Map, Value as Json, json};
 
 use crate::clock;
@@ -186,7 +186,6 @@ impl ChatTemplate {
         }
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.set_formatter(python_constants);
         environment.add_filter("tojson", tojson);
         environment.add_filter(GENERATION, move |_: &State<'_, '_>, body: String| {
             markers.around(&body)
@@ -200,21 +199,6 @@ impl ChatTemplate {
         });
         environment
     }
-}
-
-/// Writes `True`, `False` and `None` as Python spells them.
-fn python_constants(
-    out: &mut Output<'_>,
-    state: &mut State<'_, '_>,
-    value: &Value,
-) -> Result<(), Error> {
-    let constant = match bool::try_from(value.clone()) {
-        _ if value.is_none() => "None",
-        Ok(true) if value.kind() == ValueKind::Bool => "True",
-        Ok(false) if value.kind() == ValueKind::Bool => "False",
-        _ => return minijinja::escape_formatter(out, state, value),
-    };
-    out.write_str(constant).map_err(Error::from)
 }
 
 /// What messages call the template.

@@ -43,14 +43,14 @@ pub enum TextError {
     },
     /// Text that no token stands for.
     #[error(
-        "the vocabulary has no token for {text:?} ({code_points}) at character {position}; \
+        "the vocabulary has no token for {text:?} ({detail}) at character {position}; \
          remove it from the text, or use a tokenizer with an unknown token or byte fallback"
     )]
     UnknownText {
         /// The character, or the word where the vocabulary is of words.
         text: String,
-        /// Its code points, as `U+00DF`.
-        code_points: String,
+        /// Its code points, as `U+00DF`, and what the tokenizer made of it where that differs.
+        detail: String,
         /// How many characters of the text precede it.
         position: usize,
     },

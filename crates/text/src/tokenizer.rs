@@ -230,15 +230,13 @@ impl Tokenizer {
             .unwrap_or(0..text.len());
         let original = piece.convert_offsets(normalizer::Range::Normalized(blamed.clone()));
         let original = original.unwrap_or(0..piece.len_original());
-        // The user's own spelling, except where that is not what is missing: `o` of a composed `ö`, say.
-        let given = &piece.get_original()[original.clone()];
-        let text = if has_token(given) {
-            &text[blamed]
-        } else {
-            given
-        };
         Err(Lost {
-            text: text.to_owned(),
+            text: piece
+                .get_original()
+                .get(original.clone())
+                .unwrap_or(text)
+                .to_owned(),
+            read_as: text[blamed].to_owned(),
             start: piece.offsets_original().0 + original.start,
         })
     }
@@ -300,19 +298,23 @@ impl Tokenizer {
 /// Text that has no token, and where it starts in the text as given.
 struct Lost {
     text: String,
+    /// What normalisation made of it: a composed character, a letter that stands for a byte.
+    read_as: String,
     start: usize,
 }
 
 impl Lost {
     fn in_text(self, text: &str) -> TextError {
-        let code_point = |char| format!("U+{:04X}", char as u32);
+        let code_points = self
+            .text
+            .chars()
+            .map(|char| format!("U+{:04X}", char as u32));
+        let mut detail = code_points.collect::<Vec<_>>().join(" ");
+        if self.read_as != self.text {
+            detail = format!("{detail}, read as {:?}", self.read_as);
+        }
         TextError::UnknownText {
-            code_points: self
-                .text
-                .chars()
-                .map(code_point)
-                .collect::<Vec<_>>()
-                .join(" "),
+            detail,
             text: self.text,
             position: text.get(..self.start).unwrap_or_default().chars().count(),
         }

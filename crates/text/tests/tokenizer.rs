@@ -130,10 +130,10 @@ fn assert_unknown(result: Result<Vec<u32>, TextError>, expected: (&str, &str, us
     match result {
         Err(TextError::UnknownText {
             text,
-            code_points,
+            detail,
             position,
         }) => {
-            assert_eq!((text.as_str(), code_points.as_str(), position), expected);
+            assert_eq!((text.as_str(), detail.as_str(), position), expected);
         }
         other => panic!("{other:?}"),
     }
@@ -180,7 +180,21 @@ fn dropped_characters_are_seen() {
     assert_eq!(tokenizer.encode("e\u{301}", false).unwrap(), [3]);
     assert_unknown(
         tokenizer.encode("e\u{301}a o\u{308}", false),
-        ("ö", "U+00F6", 4),
+        ("o", "U+006F, read as \"ö\"", 4),
+    );
+}
+
+#[test]
+fn a_missing_byte_is_named_by_its_character() {
+    let mut file = bytes();
+    let vocab = file["model"]["vocab"].as_object_mut().unwrap();
+    vocab.remove(&byte_letters()[0xBC].to_string());
+    vocab.insert("spare".to_owned(), json!(0xBC));
+    let tokenizer = load(&file);
+    assert_eq!(tokenizer.encode("aé", false).unwrap(), [97, 0xC3, 0xA9]);
+    assert_unknown(
+        tokenizer.encode("éaüb", false),
+        ("ü", "U+00FC, read as \"¼\"", 2),
     );
 }
 
@@ -288,6 +302,15 @@ fn marks_cover_white_space_and_parts_of_characters() {
         false, false, true, true, true, true, true, true, true, true, false, false, false,
     ];
     assert_eq!(marks, expected);
+}
+
+#[test]
+fn a_token_across_the_edge_of_a_span_is_marked() {
+    let tokenizer = load(&bytes());
+    let mark = |span| tokenizer.encode_marked(" h", &[span]).unwrap();
+    assert_eq!(mark(0..1), (vec![256], vec![true]));
+    assert_eq!(mark(1..2), (vec![256], vec![true]));
+    assert_eq!(mark(1..1), (vec![256], vec![false]));
 }
 
 #[test]

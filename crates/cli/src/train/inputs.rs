@@ -22,12 +22,12 @@ impl Inputs {
         let data = &recipe.data;
         let model = problems.keep(ModelConfig::load(&recipe.model.path));
         let tokenizer = problems.keep(Tokenizer::from_dir(&recipe.model.path));
-        let read = |path, answer: &str| Dataset::read_fields(path, &data.prompt_field, answer);
-        let train = problems.keep(read(&data.train, &data.answer_field));
-        let heldout = problems.keep(read(&data.heldout, &data.answer_field));
+        let read = |path| Dataset::read_fields(path, &data.prompt_field, &data.answer_field);
+        let train = problems.keep(read(&data.train));
+        let heldout = problems.keep(read(&data.heldout));
         let demonstrations = match &data.demonstrations {
             Some(path) if recipe.warmup.steps > 0 => {
-                problems.keep(read(path, &data.completion_field)).map(Some)
+                problems.keep(read(path)).map(Some)
             }
             _ => Some(None),
         };

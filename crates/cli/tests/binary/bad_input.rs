@@ -55,7 +55,7 @@ fn every_bad_line_of_every_data_file_at_once() {
         "train.jsonl:62: has no \"answer\"",
         "train.jsonl:63: must be a JSON object",
         "heldout.jsonl:1: \"prompt\" must be a text",
-        "demonstrations.jsonl:1: has no \"completion\"",
+        "demonstrations.jsonl:1: has no \"answer\"",
     ];
     refused(&tiny, "", &parts);
 }
@@ -74,7 +74,7 @@ fn data_that_does_not_fit() {
     refused(&tiny, "", &["heldout.jsonl:1", "train.jsonl:61"]);
     tiny.write("train.jsonl", &good);
     let long = "0123456789".repeat(4);
-    tiny.write("demonstrations.jsonl", &format!("{{\"prompt\": \"1 =\", \"completion\": \"{long}\"}}\n"));
+    tiny.write("demonstrations.jsonl", &format!("{{\"prompt\": \"1 =\", \"answer\": \"{long}\"}}\n"));
     refused(&tiny, "", &["demonstrations.jsonl:1", "44 tokens", "32", "packing.row_tokens"]);
 }
 

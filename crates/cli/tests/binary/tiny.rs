@@ -51,10 +51,10 @@ impl Tiny {
         tiny.write("recipe.toml", RECIPE);
         let reverse = |n: usize| format!("{n:02}").chars().rev().collect::<String>();
         let problem = |n: usize| json!({ "prompt": format!("{n:02} ="), "answer": reverse(n) });
-        let shown = |n: usize| json!({ "prompt": format!("{n:02} ="), "completion": reverse(n) });
+
         tiny.write("train.jsonl", &lines((20..80).map(problem)));
         tiny.write("heldout.jsonl", &lines((80..90).map(problem)));
-        tiny.write("demonstrations.jsonl", &lines((0..16).map(shown)));
+        tiny.write("demonstrations.jsonl", &lines((0..16).map(problem)));
         tiny.write_model("model");
         tiny
     }

@@ -1,28 +1,35 @@
-//! Decoding with a cache gives what full forward passes give.
+//! Decoding with a cache gives what a full forward pass over prompt and answer gives.
 
 use ferrotune_graph::DType;
 use ferrotune_rollout::{Completion, Finish, Request, SamplerConfig};
 
 use crate::setup::{Fixture, config, log_softmax, request};
 
-/// Log-probs (f64, at the request's temperature and raw) of every entry of the vocabulary, for each token of the answer.
+/// For each token of each answer: the log-probs (f64) of the whole vocabulary, raw and at the temperature.
 fn full_pass(
     fixture: &Fixture,
-    request: &Request,
-    answer: &Completion,
+    requests: &[Request],
+    answers: &[Completion],
     temperature: f64,
-) -> Vec<[Vec<f64>; 2]> {
-    let row: Vec<u32> = request
-        .prompt
+) -> Vec<Vec<[Vec<f64>; 2]>> {
+    let whole =
+        |(r, a): (&Request, &Completion)| r.prompt.iter().chain(&a.tokens).copied().collect();
+    let rows: Vec<Vec<u32>> = requests.iter().zip(answers).map(whole).collect();
+    let logits = fixture.logits(&rows);
+    let scored = requests
         .iter()
-        .chain(&answer.tokens)
-        .copied()
-        .collect();
-    let logits = fixture.logits(&[row]).remove(0);
-    let at = |i: usize| &logits[request.prompt.len() - 1 + i];
-    (0..answer.tokens.len())
-        .map(|i| [log_softmax(at(i), temperature), log_softmax(at(i), 1.0)])
-        .collect()
+        .zip(answers)
+        .zip(&logits)
+        .map(|((request, answer), logits)| {
+            // Token i of the answer is predicted by the token before it.
+            let before = logits[request.prompt.len() - 1..]
+                .iter()
+                .take(answer.tokens.len());
+            before
+                .map(|z| [log_softmax(z, 1.0), log_softmax(z, temperature)])
+                .collect()
+        });
+    scored.collect()
 }
 
 fn argmax(values: &[f64]) -> u32 {
@@ -32,31 +39,25 @@ fn argmax(values: &[f64]) -> u32 {
 }
 
 #[test]
-fn greedy_decoding_is_the_argmax_of_full_passes() {
+fn greedy_decoding_is_the_argmax_of_a_full_pass() {
     for family in ["llama", "qwen3"] {
         let fixture = Fixture::load(family);
         let requests: Vec<Request> = (0..8).map(|i| request(i, 0.0)).collect();
-        for (request, answer) in requests
+        let answers = fixture.answers(&fixture.sampler(config()), &requests);
+        for (answer, scored) in answers
             .iter()
-            .zip(fixture.answers(&fixture.sampler(config()), &requests))
+            .zip(full_pass(&fixture, &requests, &answers, 1.0))
         {
             assert_eq!((answer.tokens.len(), answer.finish), (12, Finish::Length));
-            for (i, [_, raw]) in full_pass(&fixture, request, &answer, 1.0)
-                .iter()
-                .enumerate()
-            {
+            assert_eq!(
+                answer.logprobs, answer.raw_logprobs,
+                "greedy decoding reports the model's distribution"
+            );
+            for (i, [raw, _]) in scored.iter().enumerate() {
                 let token = answer.tokens[i];
-                assert_eq!(
-                    token,
-                    argmax(raw),
-                    "{family}, prompt {:?}, token {i}",
-                    request.prompt
-                );
-                assert!((f64::from(answer.raw_logprobs[i]) - raw[token as usize]).abs() < 1e-4);
-                assert_eq!(
-                    answer.logprobs[i], answer.raw_logprobs[i],
-                    "greedy decoding reports the model's distribution"
-                );
+                assert_eq!(token, argmax(raw), "{family}, token {i}");
+                let off = f64::from(answer.raw_logprobs[i]) - raw[token as usize];
+                assert!(off.abs() < 1e-4, "{family}, token {i}: off by {off}");
             }
         }
     }
@@ -77,23 +78,19 @@ fn logprobs_of_long_samples_equal_those_of_a_full_pass() {
                 ..request(i, 0.7)
             })
             .collect();
-        for (request, answer) in requests
+        let answers = fixture.answers(&fixture.sampler(config), &requests);
+        for (answer, scored) in answers
             .iter()
-            .zip(fixture.answers(&fixture.sampler(config), &requests))
+            .zip(full_pass(&fixture, &requests, &answers, 0.7))
         {
             assert_eq!(answer.tokens.len(), 64);
-            for (i, [scaled, raw]) in full_pass(&fixture, request, &answer, 0.7)
-                .iter()
-                .enumerate()
-            {
+            for (i, [raw, scaled]) in scored.iter().enumerate() {
                 let token = answer.tokens[i] as usize;
+                let off = f64::from(answer.logprobs[i]) - scaled[token];
+                let off_raw = f64::from(answer.raw_logprobs[i]) - raw[token];
                 assert!(
-                    (f64::from(answer.logprobs[i]) - scaled[token]).abs() < 1e-4,
-                    "{family}, token {i}"
-                );
-                assert!(
-                    (f64::from(answer.raw_logprobs[i]) - raw[token]).abs() < 1e-4,
-                    "{family}, token {i}"
+                    off.abs() < 1e-4 && off_raw.abs() < 1e-4,
+                    "{family}, token {i}: {off} {off_raw}"
                 );
             }
         }
@@ -112,13 +109,13 @@ fn half_width_decoding_stays_near_the_full_pass() {
             }),
             &requests,
         );
-        for (request, answer) in requests.iter().zip(answers) {
-            for (i, [scaled, _]) in full_pass(&fixture, request, &answer, 1.0)
-                .iter()
-                .enumerate()
-            {
-                let off = (f64::from(answer.logprobs[i]) - scaled[answer.tokens[i] as usize]).abs();
-                assert!(off < 0.1, "{compute}: off by {off}");
+        for (answer, scored) in answers
+            .iter()
+            .zip(full_pass(&fixture, &requests, &answers, 1.0))
+        {
+            for (i, [raw, _]) in scored.iter().enumerate() {
+                let off = f64::from(answer.logprobs[i]) - raw[answer.tokens[i] as usize];
+                assert!(off.abs() < 0.1, "{compute}, token {i}: off by {off}");
             }
         }
     }

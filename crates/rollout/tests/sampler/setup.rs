@@ -104,9 +104,11 @@ impl Fixture {
             .unwrap()
     }
 
-    /// Logits f32 `[rows][T][V]` of a full forward pass over rows of equal length, without any cache.
+    /// Logits f32 `[row][T][V]` of one full forward pass over the rows, without any cache. Shorter rows are filled at
+    /// their end, which no earlier token can see.
     pub(crate) fn logits(&self, rows: &[Vec<u32>]) -> Vec<Vec<Vec<f32>>> {
-        let (b, t, v) = (rows.len(), rows[0].len(), self.config.vocab_size);
+        let (b, v) = (rows.len(), self.config.vocab_size);
+        let t = rows.iter().map(Vec::len).max().expect("there are rows");
         let mesh = self.weights.layout().mesh();
         let ids = Layout::new(
             mesh,
@@ -150,7 +152,12 @@ impl Fixture {
         let logits = decoder.head(1.0, 1).logits(&decoder.hidden(&tokens, &seq));
         builder.output(&out, &[logits]);
         let program = builder.compile(client()).unwrap();
-        let values: Vec<i32> = rows.iter().flatten().map(|id| *id as i32).collect();
+        let filled = |row: &Vec<u32>| {
+            (0..t)
+                .map(|i| row.get(i).map_or(0, |id| *id as i32))
+                .collect::<Vec<_>>()
+        };
+        let values: Vec<i32> = rows.iter().flat_map(filled).collect();
         let ids = Group::upload(
             client(),
             &ids,

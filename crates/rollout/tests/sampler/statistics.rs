@@ -21,7 +21,11 @@ fn check(temperature: f64, count: usize, seed: impl Fn(u64) -> u64) {
         max_new_tokens: 1,
     };
     let answers = fixture.answers(&sampler, &(0..count as u64).map(ask).collect::<Vec<_>>());
-    let logits = fixture.logits(&[prompt.clone()]).remove(0).pop().unwrap();
+    let logits = fixture
+        .logits(std::slice::from_ref(&prompt))
+        .remove(0)
+        .pop()
+        .unwrap();
     let probabilities: Vec<f64> = log_softmax(&logits, temperature)
         .iter()
         .map(|p| p.exp())
