@@ -4,8 +4,9 @@ use ferrotune_models::ModelConfig;
 use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::HostArray;
 use ferrotune_program::{Group, Layout, Leaf};
-use ferrotune_rollout::{Completion, Finish, Request, Sampler, SamplerConfig};
-use ferrotune_text::{Special, Tokenizer};
+use ferrotune_rl::answer_text;
+use ferrotune_rollout::{Request, Sampler, SamplerConfig};
+use ferrotune_text::Tokenizer;
 
 use crate::args::SampleArgs;
 use crate::device::Device;
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     for part in requests.chunks(ROWS) {
         let answers = sampler.generate(&weights, part, &mut |_, _| ()).or_fail()?;
         for answer in &answers {
-            print(text(&tokenizer, answer)?)?;
+            print(answer_text(&tokenizer, answer).or_fail()?)?;
         }
     }
     Ok(())
@@ -88,15 +89,4 @@ fn upload(device: &Device, params: &[(ParamSpec, HostArray)]) -> Result<Group, F
     let layout = Layout::new(&device.mesh, &device.rules, &leaves).or_fail()?;
     let host: Vec<HostArray> = params.iter().map(|(_, array)| array.clone()).collect();
     Group::upload(&device.client, &layout, &host).or_fail()
-}
-
-fn text(tokenizer: &Tokenizer, answer: &Completion) -> Result<String, Failure> {
-    let mut tokens = answer.tokens.as_slice();
-    if answer.finish == Finish::Stop {
-        tokens = &tokens[..tokens.len() - 1];
-    }
-    // A model's vocabulary may be larger than its tokenizer's: such an id is no text.
-    let known = |id: &u32| tokenizer.id_to_token(*id).is_some();
-    let tokens: Vec<u32> = tokens.iter().copied().filter(known).collect();
-    tokenizer.decode(&tokens, Special::Skip).or_fail()
 }

@@ -50,13 +50,26 @@ impl Asked<'_> {
     }
 }
 
-/// The text of a completion, without the token that ends it.
-pub(crate) fn decode(tokenizer: &Tokenizer, completion: &Completion) -> Result<String> {
+/// What the model wrote, without the token that ends it.
+///
+/// Special tokens are written out, so that an answer with a stray one is not taken for the same without. A model may have
+/// more ids than its tokenizer: such an id becomes U+FFFD.
+///
+/// # Errors
+/// A tokenizer that fails.
+pub fn answer_text(tokenizer: &Tokenizer, completion: &Completion) -> Result<String> {
     let mut tokens = completion.tokens.as_slice();
     if completion.finish == Finish::Stop {
         tokens = &tokens[..tokens.len() - 1];
     }
-    Ok(tokenizer.decode(tokens, Special::Skip)?)
+    let mut text = String::new();
+    for (n, part) in tokens.split(|&id| tokenizer.id_to_token(id).is_none()).enumerate() {
+        if n > 0 {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+        text.push_str(&tokenizer.decode(part, Special::Keep)?);
+    }
+    Ok(text)
 }
 
 /// Judged answers, group after group.
@@ -79,7 +92,7 @@ impl Answers {
         let mut prompts = Vec::with_capacity(completions.len());
         for (n, completion) in completions.iter().enumerate() {
             let problem = &asked.problems.problems()[asked.problem(n)];
-            let answer = decode(tokenizer, completion)?;
+            let answer = answer_text(tokenizer, completion)?;
             prompts.push(asked.problems.prompts()[asked.problem(n)].clone());
             samples.push(SampledAnswer {
                 prompt: problem.prompt.clone(),

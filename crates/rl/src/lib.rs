@@ -23,6 +23,7 @@ mod update;
 mod words;
 
 pub use advantage::Estimator;
+pub use answers::answer_text;
 pub use dataset::{Dataset, Problem, check_disjoint};
 pub use error::{Error, LineProblem, Result};
 pub use loss::{ClipRange, policy_gradient};

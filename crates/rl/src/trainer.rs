@@ -12,7 +12,7 @@ use ferrotune_engine::{Engine, Loss, UpdateReport};
 use ferrotune_rollout as rollout;
 use serde_json::{Map, Value};
 
-use crate::answers::{Answers, Asked, decode};
+use crate::answers::{Answers, Asked, answer_text};
 use crate::error::{Error, Result};
 use crate::loss::policy_gradient;
 use crate::order::Sampler as Order;
@@ -311,7 +311,7 @@ impl Trainer {
         )?;
         let mut solved = 0.0;
         for (problem, completion) in heldout.problems().iter().zip(&completions) {
-            let answer = decode(&self.data.tokenizer, completion)?;
+            let answer = answer_text(&self.data.tokenizer, completion)?;
             solved += f64::from(self.plan.checker.score(problem, &answer));
         }
         Ok(solved / requests.len() as f64)

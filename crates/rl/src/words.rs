@@ -71,6 +71,15 @@ impl Words {
         })
     }
 
+    /// How many answers of the data set, with their end, have more than `limit` tokens, or cannot be expressed: no model
+    /// could give them literally.
+    pub fn unreachable_answers(&self, dataset: &Dataset, limit: usize) -> usize {
+        let unreachable = |problem: &&Problem| {
+            self.encode(problem.answer.trim(), false).map_or(true, |ids| ids.len() + 1 > limit)
+        };
+        dataset.problems().iter().filter(unreachable).count()
+    }
+
     fn prompt(&self, problem: &Problem) -> Result<Vec<u32>, String> {
         let text = self.template.replace("{prompt}", &problem.prompt);
         let ids = self.encode(&text, true)?;

@@ -54,7 +54,7 @@ pub(crate) fn trainer(
         ComputeDtype::Bf16 => DType::BF16,
         ComputeDtype::F32 | ComputeDtype::Auto => DType::F32,
     };
-    let Inputs { model, data, stop_ids } = inputs;
+    let Inputs { model, data, stop_ids, .. } = inputs;
     let rows = recipe.packing.rows_per_micro_batch;
     let width = recipe.packing.row_tokens;
     let config = EngineConfig {

@@ -13,6 +13,8 @@ pub(crate) struct Inputs {
     pub(crate) model: ModelConfig,
     pub(crate) data: RunData,
     pub(crate) stop_ids: Vec<u32>,
+    /// What the user should hear before the run.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Inputs {
@@ -51,6 +53,18 @@ impl Inputs {
             row_tokens: recipe.packing.row_tokens,
         };
         let stop_ids = problems.keep(words.stop_ids().map(<[u32]>::to_vec));
+        let mut notes = Vec::new();
+        for (name, dataset) in [("data.train", &train), ("data.heldout", &heldout)] {
+            let limit = recipe.rollout.max_new_tokens;
+            let count = words.unreachable_answers(dataset, limit);
+            if count > 0 && checker == ferrotune_rl::Checker::Exact {
+                notes.push(format!(
+                    "{count} of {} answers of {name} do not fit rollout.max_new_tokens = {limit} with their end: \
+                     raise it, or these problems teach to stop short",
+                    dataset.problems().len()
+                ));
+            }
+        }
         let train = problems.keep(Problems::new(&train, &words, None));
         let heldout = problems.keep(Problems::new(&heldout, &words, recipe.eval.max_problems));
         let demonstrations = match &demonstrations {
@@ -68,7 +82,7 @@ impl Inputs {
         match (stop_ids, train, heldout, demonstrations) {
             (Some(stop_ids), Some(train), Some(heldout), Some(demonstrations)) if problems.0.is_empty() => {
                 let tokenizer = words.tokenizer;
-                Ok(Self { model, data: RunData { train, heldout, demonstrations, tokenizer }, stop_ids })
+                Ok(Self { model, data: RunData { train, heldout, demonstrations, tokenizer }, stop_ids, notes })
             }
             _ => Err(problems.into_failure()),
         }

@@ -29,10 +29,10 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     let interrupt = Interrupt::install().or_fail()?;
     let mut resolved = Recipe::load(&args.recipe, &args.overrides).map_err(Failure::Recipe)?;
     let watch = Watch::begin();
-    for note in resolved.notes() {
+    let inputs = Inputs::read(resolved.recipe())?;
+    for note in resolved.notes().iter().chain(&inputs.notes) {
         watch.say(&format!("note: {note}"));
     }
-    let inputs = Inputs::read(resolved.recipe())?;
     let run_dir = RunDir::create(&resolved.recipe().run.dir, args.resume).map_err(of_run_dir)?;
     let earlier = if args.resume { resume::reconcile(&mut resolved, &run_dir)? } else { None };
     begin::settle_compute_dtype(&mut resolved, &inputs.model);

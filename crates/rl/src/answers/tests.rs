@@ -82,3 +82,13 @@ fn answers_are_judged_and_weighed_within_their_groups() {
         samples.iter().map(|it| (it.answer.as_str(), it.reward, it.advantage)).collect();
     assert_eq!(shown, [("c", 1.0, 0.5), ("abc", 0.0, -0.5), ("b", 0.0, 0.0), ("", 0.0, 0.0)]);
 }
+
+#[test]
+fn a_text_shows_stray_special_tokens_and_ids_without_a_token() {
+    let (_dir, tokenizer, _) = problems();
+    let text = |tokens: &[u32]| answer_text(&tokenizer, &completion(tokens)).unwrap();
+    assert_eq!(text(&[1, 2, 0]), "ab");
+    assert_eq!(text(&[1, 0, 2]), "a<eos>b");
+    assert_eq!(text(&[1, 99, 98, 2]), "a\u{fffd}\u{fffd}b");
+    assert_eq!(text(&[0]), "");
+}

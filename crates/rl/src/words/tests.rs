@@ -73,6 +73,15 @@ fn every_line_that_cannot_be_used_is_named() {
 }
 
 #[test]
+fn answers_that_no_model_could_give_are_counted() {
+    let (_dir, words) = words();
+    let text: String = ["c", "abc", "aa", "z"].map(|a| format!("{}\n", json!({ "prompt": "a", "answer": a }))).concat();
+    let (_data, dataset) = dataset(&text);
+    assert_eq!(words.unreachable_answers(&dataset, 3), 2);
+    assert_eq!(words.unreachable_answers(&dataset, 4), 1);
+}
+
+#[test]
 fn a_tokenizer_without_an_end_is_refused() {
     let (dir, mut words) = words();
     words.vocab_size = 0;

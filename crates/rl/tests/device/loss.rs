@@ -104,7 +104,7 @@ fn the_gradient_at_a_ratio_of_one_is_whole() {
     // Bounds of zero width put the ratio on both of them: still the unclipped term counts, with its whole gradient.
     let mut numbers = tokens();
     numbers.logprob.clone_from(&numbers.old_logprob);
-    let edge = ClipRange { low: 1.0, high: 0.0 };
+    let edge = ClipRange { low: 0.0, high: 0.0 };
     let traced = run(&policy_gradient(edge), &numbers, DType::F64);
     for (n, found) in traced.grad.iter().enumerate() {
         let expected = -numbers.loss_weight[n] * numbers.advantage[n];
