@@ -58,11 +58,18 @@ def problem(digits):
 
 
 def numbers(length):
-    """Numbers of that many different digits, in a fixed arbitrary order, none of them twice."""
+    """Numbers of that many different digits, in a fixed arbitrary order, none of them twice.
+
+    The smallest digit takes its possible values in turn. Drawn freely, nearly every long number
+    would hold a 0 or a 1, and a model that never learned to begin with a 2 would score 94%.
+    """
     seen = set()
     for index in itertools.count():
-        shuffled = sorted("0123456789", key=lambda digit: order(f"{length}/{index}/{digit}"))
-        digits = "".join(shuffled[:length])
+        smallest = index % (11 - length)
+        larger = "0123456789"[smallest + 1 :]
+        chosen = sorted(larger, key=lambda digit: order(f"{length}/{index}/{digit}"))[: length - 1]
+        shuffled = sorted([str(smallest), *chosen], key=lambda digit: order(f"{index}:{digit}"))
+        digits = "".join(shuffled)
         if digits not in seen:
             seen.add(digits)
             yield digits

@@ -205,16 +205,63 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let expected = (vec!["seed=7".to_owned(), "mesh.fsdp=2".to_owned()], true);
-        assert_eq!(parse(&["ferrotune", "train", "a.toml", "seed=7", "mesh.fsdp=2", "--resume"]), expected);
-        assert_eq!(parse(&["ferrotune", "train", "--resume", "a.toml", "seed=7", "mesh.fsdp=2"]), expected);
-        assert_eq!(parse(&["ferrotune", "train", "a.toml", "seed=7", "--resume", "mesh.fsdp=2"]), expected);
+        assert_eq!(
+            parse(&[
+                "ferrotune",
+                "train",
+                "a.toml",
+                "seed=7",
+                "mesh.fsdp=2",
+                "--resume"
+            ]),
+            expected
+        );
+        assert_eq!(
+            parse(&[
+                "ferrotune",
+                "train",
+                "--resume",
+                "a.toml",
+                "seed=7",
+                "mesh.fsdp=2"
+            ]),
+            expected
+        );
+        assert_eq!(
+            parse(&[
+                "ferrotune",
+                "train",
+                "a.toml",
+                "seed=7",
+                "--resume",
+                "mesh.fsdp=2"
+            ]),
+            expected
+        );
     }
 
     #[test]
     fn numbers_that_cannot_be_are_refused() {
-        for words in [["--max-new", "0"], ["--n", "-1"], ["--temperature", "NaN"], ["--temperature", "1e-9"]] {
-            let line = ["ferrotune", "sample", "dir", "--prompt", "x", words[0], words[1]];
-            assert_eq!(Args::try_parse_from(line).unwrap_err().exit_code(), 2, "{words:?}");
+        for words in [
+            ["--max-new", "0"],
+            ["--n", "-1"],
+            ["--temperature", "NaN"],
+            ["--temperature", "1e-9"],
+        ] {
+            let line = [
+                "ferrotune",
+                "sample",
+                "dir",
+                "--prompt",
+                "x",
+                words[0],
+                words[1],
+            ];
+            assert_eq!(
+                Args::try_parse_from(line).unwrap_err().exit_code(),
+                2,
+                "{words:?}"
+            );
         }
     }
 }

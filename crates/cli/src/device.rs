@@ -29,7 +29,10 @@ impl Device {
         axes: &[(String, usize)],
         rules: Vec<(String, Vec<String>)>,
     ) -> Result<Self, Failure> {
-        let axes: Vec<(&str, usize)> = axes.iter().map(|(name, size)| (name.as_str(), *size)).collect();
+        let axes: Vec<(&str, usize)> = axes
+            .iter()
+            .map(|(name, size)| (name.as_str(), *size))
+            .collect();
         let mesh = Mesh::new(&axes).or_refuse()?;
         Ok(Self {
             client: client(mesh.device_count())?,
@@ -45,7 +48,10 @@ impl Device {
         let count = self.mesh.device_count();
         let devices = if count == 1 { "device" } else { "devices" };
         let platform = self.client.platform_name();
-        format!("{} (PJRT {major}.{minor}), {count} {platform} {devices}", plugin.name())
+        format!(
+            "{} (PJRT {major}.{minor}), {count} {platform} {devices}",
+            plugin.name()
+        )
     }
 }
 

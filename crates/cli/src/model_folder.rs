@@ -12,14 +12,17 @@ use crate::device::Device;
 use crate::failure::{Failure, OrFail};
 use crate::terminal::say;
 
-/// Weights of a folder, in the order of the model's parameters, and the type that they are stored in, if it is one.
-pub(crate) fn weights(
-    dir: &Path,
-    config: &ModelConfig,
-) -> Result<(Vec<(ParamSpec, HostArray)>, Option<DType>), Failure> {
+/// Weights in the order of the model's parameters, and the type that they are stored in, if it is one.
+pub(crate) type StoredWeights = (Vec<(ParamSpec, HostArray)>, Option<DType>);
+
+/// The weights of a folder.
+pub(crate) fn weights(dir: &Path, config: &ModelConfig) -> Result<StoredWeights, Failure> {
     let weights = load(dir, config).or_refuse()?;
     for name in &weights.unused {
-        say(format_args!("note: {} has {name}, which the model does not use", dir.display()));
+        say(format_args!(
+            "note: {} has {name}, which the model does not use",
+            dir.display()
+        ));
     }
     Ok((weights.params, weights.stored))
 }
@@ -45,10 +48,23 @@ pub(crate) fn scoring_engine(
         policy: Policy::Recompute,
         token_chunk,
         temperature: 1.0,
-        adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 },
+        adamw: AdamW {
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.0,
+        },
         max_grad_norm: f64::INFINITY,
     };
-    Engine::new(&device.client, &device.mesh, &device.rules, model, config, params).or_fail()
+    Engine::new(
+        &device.client,
+        &device.mesh,
+        &device.rules,
+        model,
+        config,
+        params,
+    )
+    .or_fail()
 }
 
 #[cfg(test)]

@@ -28,7 +28,10 @@ struct Scored<'a> {
 
 pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let model = ModelConfig::load(&args.model).or_refuse()?;
-    let limits = Limits { vocab_size: model.vocab_size, longest: args.pack };
+    let limits = Limits {
+        vocab_size: model.vocab_size,
+        longest: args.pack,
+    };
     let tokenizer = || Tokenizer::from_dir(&args.model).or_refuse();
     let documents = documents::read(&args.documents, &limits, tokenizer)?;
     if let Some(path) = &args.grad {
@@ -72,16 +75,27 @@ fn lay_out(documents: Vec<Vec<u32>>, pack: Option<usize>) -> Result<Rows, Failur
     packing.pack(&documents, &weights).or_refuse()
 }
 
-fn print_scores(engine: &mut Engine, micro_batches: &[Rows], documents: usize) -> Result<(), Failure> {
+fn print_scores(
+    engine: &mut Engine,
+    micro_batches: &[Rows],
+    documents: usize,
+) -> Result<(), Failure> {
     let mut logprobs = vec![Vec::new(); documents];
     let mut entropy = vec![Vec::new(); documents];
     for micro_batch in micro_batches {
         let scores = engine.score(micro_batch).or_fail()?;
-        micro_batch.unpack_into(&scores.logprob, &mut logprobs).or_fail()?;
-        micro_batch.unpack_into(&scores.entropy, &mut entropy).or_fail()?;
+        micro_batch
+            .unpack_into(&scores.logprob, &mut logprobs)
+            .or_fail()?;
+        micro_batch
+            .unpack_into(&scores.entropy, &mut entropy)
+            .or_fail()?;
     }
     for (logprobs, entropy) in logprobs.iter().zip(&entropy) {
-        let line = Scored { logprobs: &logprobs[1..], entropy: &entropy[1..] };
+        let line = Scored {
+            logprobs: &logprobs[1..],
+            entropy: &entropy[1..],
+        };
         print(serde_json::to_string(&line).or_fail()?)?;
     }
     Ok(())
@@ -100,16 +114,26 @@ fn write_gradient(engine: &mut Engine, micro_batches: &[Rows], path: &Path) -> R
 
 /// Refuses a file that could not be written once the work is done.
 fn check_writable(path: &Path) -> Result<(), Failure> {
-    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|it| !it.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let probe = folder.join(format!(".ferrotune-{}.probe", std::process::id()));
     let tried = if path.is_dir() {
         Err(anyhow!("it is a folder"))
     } else {
-        std::fs::File::create(&probe).map(drop).map_err(anyhow::Error::from)
+        std::fs::File::create(&probe)
+            .map(drop)
+            .map_err(anyhow::Error::from)
     };
     let _ = std::fs::remove_file(&probe);
     tried
-        .with_context(|| format!("cannot write {}: name a file in a folder that you may write to", path.display()))
+        .with_context(|| {
+            format!(
+                "cannot write {}: name a file in a folder that you may write to",
+                path.display()
+            )
+        })
         .or_refuse()
 }
 
@@ -122,7 +146,10 @@ mod tests {
         let rows = lay_out(vec![vec![5; 3], vec![6; 7], vec![7]], None).unwrap();
         assert_eq!((rows.row_count(), rows.width()), (3, 7));
         // Nine tokens less the three first ones: eight predicted.
-        assert_eq!(rows.loss_weight().iter().filter(|w| **w == 0.125).count(), 8);
+        assert_eq!(
+            rows.loss_weight().iter().filter(|w| **w == 0.125).count(),
+            8
+        );
         let packed = lay_out(vec![vec![5; 3], vec![6; 7], vec![7]], Some(11)).unwrap();
         assert_eq!((packed.row_count(), packed.width()), (1, 11));
     }

@@ -13,10 +13,14 @@ pub(crate) fn say(line: impl Display) {
 /// A line of results on standard output.
 pub(crate) fn print(line: impl Display) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => Failure::Unread,
-        _ => Failure::failed(anyhow::Error::new(error).context("cannot write to standard output")),
-    })
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe => Failure::Unread,
+            _ => Failure::failed(
+                anyhow::Error::new(error).context("cannot write to standard output"),
+            ),
+        })
 }
 
 /// A number of bytes for people.
@@ -28,7 +32,11 @@ pub(crate) fn bytes(count: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{count} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 /// A large number for people: `1.27 M`.

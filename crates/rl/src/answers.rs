@@ -63,7 +63,10 @@ pub fn answer_text(tokenizer: &Tokenizer, completion: &Completion) -> Result<Str
         tokens = &tokens[..tokens.len() - 1];
     }
     let mut text = String::new();
-    for (n, part) in tokens.split(|&id| tokenizer.id_to_token(id).is_none()).enumerate() {
+    for (n, part) in tokens
+        .split(|&id| tokenizer.id_to_token(id).is_none())
+        .enumerate()
+    {
         if n > 0 {
             text.push(char::REPLACEMENT_CHARACTER);
         }
@@ -108,7 +111,12 @@ impl Answers {
         for (sample, advantage) in samples.iter_mut().zip(advantages) {
             sample.advantage = advantage;
         }
-        Ok(Self { prompts, completions, samples, group_size: asked.group_size })
+        Ok(Self {
+            prompts,
+            completions,
+            samples,
+            group_size: asked.group_size,
+        })
     }
 
     /// What there is to learn from, in the order of the answers.
@@ -116,7 +124,11 @@ impl Answers {
     /// The old log-probs are the sampler's: trainer and sampler run the same layers, so at the first update of a step the
     /// ratio is 1 but for rounding, and the tokens are not scored once more.
     pub(crate) fn trajectories(&self, step: u64) -> Vec<Trajectory> {
-        let answers = self.prompts.iter().zip(&self.completions).zip(&self.samples);
+        let answers = self
+            .prompts
+            .iter()
+            .zip(&self.completions)
+            .zip(&self.samples);
         answers
             .enumerate()
             .map(|(n, ((prompt, completion), sample))| Trajectory {

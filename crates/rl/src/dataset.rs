@@ -144,7 +144,11 @@ pub fn check_disjoint(train: &Dataset, heldout: &Dataset) -> Result<()> {
 }
 
 /// One line, or everything that is wrong with it.
-fn read_line(line: usize, bytes: &[u8], [prompt, answer]: [&str; 2]) -> Result<Problem, Vec<String>> {
+fn read_line(
+    line: usize,
+    bytes: &[u8],
+    [prompt, answer]: [&str; 2],
+) -> Result<Problem, Vec<String>> {
     let text = std::str::from_utf8(bytes)
         .map_err(|e| vec![format!("not UTF-8 text at byte {}", e.valid_up_to() + 1)])?;
     let value: Value = serde_json::from_str(text).map_err(|e| {

@@ -7,6 +7,7 @@
 
 mod advantage;
 mod answers;
+mod checkpoint;
 mod dataset;
 mod error;
 mod loss;

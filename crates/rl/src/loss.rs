@@ -54,11 +54,7 @@ pub(crate) mod metric {
 pub fn policy_gradient(clip: ClipRange) -> Loss {
     Loss {
         name: "policy_gradient".to_owned(),
-        fields: vec![
-            Field::Advantage,
-            Field::OldLogprob,
-            Field::SamplerLogprob,
-        ],
+        fields: vec![Field::Advantage, Field::OldLogprob, Field::SamplerLogprob],
         build: Arc::new(move |inputs| trace(inputs, clip)),
     }
 }

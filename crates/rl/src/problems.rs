@@ -80,5 +80,9 @@ fn digest<'a>(items: impl Iterator<Item = (&'a Vec<u32>, &'a [u8])>) -> String {
         hasher.update((text.len() as u64).to_le_bytes());
         hasher.update(text);
     }
-    hasher.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    hasher
+        .finalize()
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect()
 }

@@ -63,7 +63,11 @@ impl Fingerprint {
         let pairs = [
             ("data.train", &self.train, &other.train),
             ("data.heldout", &self.heldout, &other.heldout),
-            ("data.demonstrations", &self.demonstrations, &other.demonstrations),
+            (
+                "data.demonstrations",
+                &self.demonstrations,
+                &other.demonstrations,
+            ),
         ];
         let differ = pairs.into_iter().filter(|(_, a, b)| a != b);
         differ.map(|(name, ..)| name).collect()

@@ -41,7 +41,12 @@ impl Spread {
 
 impl FromIterator<f64> for Spread {
     fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
-        let none = Spread { count: 0, sum: 0.0, min: f64::NAN, max: f64::NAN };
+        let none = Spread {
+            count: 0,
+            sum: 0.0,
+            min: f64::NAN,
+            max: f64::NAN,
+        };
         values.into_iter().fold(none, |it, value| Spread {
             count: it.count + 1,
             sum: it.sum + value,
@@ -54,7 +59,11 @@ impl FromIterator<f64> for Spread {
 /// Metrics of a step of supervised learning.
 pub(crate) fn imitation(reports: &[UpdateReport], rate: f64) -> Map<String, Value> {
     let mut metrics = common(reports, rate);
-    put(&mut metrics, "entropy", share(reports, "entropy_sum", "token_count"));
+    put(
+        &mut metrics,
+        "entropy",
+        share(reports, "entropy_sum", "token_count"),
+    );
     metrics
 }
 
@@ -69,7 +78,10 @@ pub(crate) fn policy(reports: &[UpdateReport], rate: f64) -> Map<String, Value> 
     };
     let first = &reports[..reports.len().min(1)];
     let mut metrics = common(reports, rate);
-    let (low, high) = (of_tokens(metric::CLIPPED_LOW), of_tokens(metric::CLIPPED_HIGH));
+    let (low, high) = (
+        of_tokens(metric::CLIPPED_LOW),
+        of_tokens(metric::CLIPPED_HIGH),
+    );
     let named = [
         ("entropy", of_tokens(metric::ENTROPY)),
         ("approx_kl", of_tokens(metric::KL)),
@@ -84,7 +96,11 @@ pub(crate) fn policy(reports: &[UpdateReport], rate: f64) -> Map<String, Value> 
         ),
         (
             "sampling/sampling_logp_difference/max",
-            first.iter().map(|it| it.metrics[metric::LARGEST_DIFFERENCE]).collect::<Spread>().max,
+            first
+                .iter()
+                .map(|it| it.metrics[metric::LARGEST_DIFFERENCE])
+                .collect::<Spread>()
+                .max,
         ),
     ];
     for (name, value) in named {
@@ -94,7 +110,8 @@ pub(crate) fn policy(reports: &[UpdateReport], rate: f64) -> Map<String, Value> 
 }
 
 fn common(reports: &[UpdateReport], rate: f64) -> Map<String, Value> {
-    let of_updates = |value: fn(&UpdateReport) -> f64| mean(&reports.iter().map(value).collect::<Vec<_>>());
+    let of_updates =
+        |value: fn(&UpdateReport) -> f64| mean(&reports.iter().map(value).collect::<Vec<_>>());
     let mut metrics = Map::new();
     put(&mut metrics, "loss", of_updates(|it| it.metrics["loss"]));
     put(&mut metrics, "grad_norm", of_updates(|it| it.grad_norm));
@@ -129,7 +146,10 @@ mod tests {
             metric::DIFFERENCE,
             metric::LARGEST_DIFFERENCE,
         ];
-        let named = names.into_iter().zip(numbers).map(|(name, value)| (name.to_owned(), value));
+        let named = names
+            .into_iter()
+            .zip(numbers)
+            .map(|(name, value)| (name.to_owned(), value));
         UpdateReport {
             step: 1,
             grad_norm: 2.0 * loss,
@@ -163,7 +183,10 @@ mod tests {
         assert_eq!(metrics.len(), expected.len());
         for (name, value) in expected {
             let found = metrics[name].as_f64().unwrap();
-            assert!((found - value).abs() < 1e-12, "{name}: {found} instead of {value}");
+            assert!(
+                (found - value).abs() < 1e-12,
+                "{name}: {found} instead of {value}"
+            );
         }
     }
 

@@ -43,7 +43,8 @@ mod tests {
     fn mixing_is_the_published_function() {
         // The first outputs of SplitMix64 from state 1234567.
         let gamma = 0x9e37_79b9_7f4a_7c15_u64;
-        let outputs = [0, 1, 2].map(|n: u64| mix(1_234_567_u64.wrapping_add(gamma.wrapping_mul(n))));
+        let outputs =
+            [0, 1, 2].map(|n: u64| mix(1_234_567_u64.wrapping_add(gamma.wrapping_mul(n))));
         assert_eq!(
             outputs,
             [

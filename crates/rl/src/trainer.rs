@@ -1,14 +1,14 @@
 //! The run as a state machine: every call of [`Trainer::step`] does one step, and what it does follows from a small state.
 //!
-//! That state, [`Progress`], is plain data: steps done, tokens seen, places in the data. Random draws are functions of the
+//! That state is plain data: steps done, tokens seen, places in the data. Random draws are functions of the
 //! seed and of what they are for, so there is nothing else to remember, and a run that goes on from a checkpoint repeats
-//! the metrics of one that never stopped. Not here: files (but for the folder of a checkpoint, passed through), signals.
+//! the metrics of one that never stopped. Saving and restoring is in `checkpoint.rs`. Not here: files, signals.
 
-use std::path::Path;
 use std::time::Instant;
 
 use ferrotune_batch::{Aggregation, Trajectory};
 use ferrotune_engine::{Engine, Loss, UpdateReport};
+use ferrotune_pjrt::MemoryStats;
 use ferrotune_rollout as rollout;
 use serde_json::{Map, Value};
 
@@ -18,7 +18,6 @@ use crate::loss::policy_gradient;
 use crate::order::Sampler as Order;
 use crate::plan::{Phase, Plan, Reinforcement};
 use crate::problems::RunData;
-use crate::progress::Progress;
 use crate::report;
 use crate::seeds::{Stream, stream_seed};
 use crate::update::{OptimizerBatch, update};
@@ -90,22 +89,25 @@ pub struct StepReport {
 
 /// A run in progress.
 pub struct Trainer {
-    engine: Engine,
+    pub(crate) engine: Engine,
     sampler: rollout::Sampler,
-    plan: Plan,
-    data: RunData,
+    pub(crate) plan: Plan,
+    pub(crate) data: RunData,
     imitation: Loss,
     policy: Option<Loss>,
-    demonstrations: Option<Order>,
-    problems: Order,
-    completed: u64,
-    num_tokens: u64,
-    failed_updates: u32,
+    pub(crate) demonstrations: Option<Order>,
+    pub(crate) problems: Order,
+    pub(crate) completed: u64,
+    pub(crate) num_tokens: u64,
+    pub(crate) failed_updates: u32,
 }
 
 impl std::fmt::Debug for Trainer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Trainer").field("completed", &self.completed).field("plan", &self.plan).finish_non_exhaustive()
+        f.debug_struct("Trainer")
+            .field("completed", &self.completed)
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
     }
 }
 
@@ -114,13 +116,19 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::NoDemonstrations`] if the plan has a warm-up and the data has nothing for it.
-    pub fn new(engine: Engine, sampler: rollout::Sampler, plan: Plan, data: RunData) -> Result<Self> {
+    pub fn new(
+        engine: Engine,
+        sampler: rollout::Sampler,
+        plan: Plan,
+        data: RunData,
+    ) -> Result<Self> {
         let demonstrations = match (&plan.warmup, data.demonstrations.len()) {
             (None, _) => None,
             (Some(_), 0) => return Err(Error::NoDemonstrations),
-            (Some(_), count) => {
-                Some(Order::new(count, stream_seed(plan.seed, Stream::Demonstrations)))
-            }
+            (Some(_), count) => Some(Order::new(
+                count,
+                stream_seed(plan.seed, Stream::Demonstrations),
+            )),
         };
         let count = data.train.problems().len();
         Ok(Self {
@@ -151,6 +159,20 @@ impl Trainer {
             self.engine.compile(rows, width, policy)?;
         }
         Ok(())
+    }
+
+    /// Name and per-device memory of every program that is compiled so far.
+    pub fn program_memory(&self) -> Vec<(String, MemoryStats)> {
+        let sampler = [
+            self.sampler.prefill_program(),
+            self.sampler.decode_program(),
+        ];
+        let sampler = sampler.map(|it| (it.name().to_owned(), it.memory()));
+        self.engine
+            .program_memory()
+            .into_iter()
+            .chain(sampler)
+            .collect()
     }
 
     /// The plan.
@@ -200,7 +222,15 @@ impl Trainer {
             pass_at_1 = Some(value);
         }
         self.completed = step;
-        Ok(StepReport { step, phase, metrics, samples, tokens, seconds, pass_at_1 })
+        Ok(StepReport {
+            step,
+            phase,
+            metrics,
+            samples,
+            tokens,
+            seconds,
+            pass_at_1,
+        })
     }
 
     /// Supervised learning on the next demonstrations.
@@ -247,7 +277,10 @@ impl Trainer {
         let size = batch.len() / grpo.updates_per_step;
         let mut pending = Vec::with_capacity(grpo.updates_per_step);
         for part in batch.chunks(size) {
-            let policy = self.policy.as_ref().expect("a plan with reinforcement has its loss");
+            let policy = self
+                .policy
+                .as_ref()
+                .expect("a plan with reinforcement has its loss");
             let part = OptimizerBatch {
                 trajectories: part,
                 aggregation: grpo.aggregation,
@@ -279,13 +312,24 @@ impl Trainer {
             chosen,
             group_size: grpo.group_size,
         };
-        let requests = asked.requests(self.plan.seed, step, grpo.temperature, self.plan.max_new_tokens);
-        let completions = self.sampler.generate(
-            self.engine.weights()?,
-            &requests,
-            &mut |done, total| watch(Activity::Sampling { done, total }),
-        )?;
-        Answers::judge(&asked, completions, &self.data.tokenizer, self.plan.checker, grpo.estimator)
+        let requests = asked.requests(
+            self.plan.seed,
+            step,
+            grpo.temperature,
+            self.plan.max_new_tokens,
+        );
+        let completions =
+            self.sampler
+                .generate(self.engine.weights()?, &requests, &mut |done, total| {
+                    watch(Activity::Sampling { done, total })
+                })?;
+        Answers::judge(
+            &asked,
+            completions,
+            &self.data.tokenizer,
+            self.plan.checker,
+            grpo.estimator,
+        )
     }
 
     /// The share of held-out problems that the most likely answer solves.
@@ -304,11 +348,11 @@ impl Trainer {
                 max_new_tokens: self.plan.max_new_tokens,
             })
             .collect();
-        let completions = self.sampler.generate(
-            self.engine.weights()?,
-            &requests,
-            &mut |done, total| watch(Activity::Evaluating { done, total }),
-        )?;
+        let completions =
+            self.sampler
+                .generate(self.engine.weights()?, &requests, &mut |done, total| {
+                    watch(Activity::Evaluating { done, total })
+                })?;
         let mut solved = 0.0;
         for (problem, completion) in heldout.problems().iter().zip(&completions) {
             let answer = answer_text(&self.data.tokenizer, completion)?;
@@ -319,58 +363,18 @@ impl Trainer {
 
     fn count_failures(&mut self, step: u64, reports: &[UpdateReport]) -> Result<()> {
         for report in reports {
-            self.failed_updates = if report.skipped { self.failed_updates + 1 } else { 0 };
+            self.failed_updates = if report.skipped {
+                self.failed_updates + 1
+            } else {
+                0
+            };
             if self.failed_updates >= HOPELESS {
-                return Err(Error::Diverged { updates: self.failed_updates, step });
+                return Err(Error::Diverged {
+                    updates: self.failed_updates,
+                    step,
+                });
             }
         }
-        Ok(())
-    }
-
-    /// Writes a checkpoint to the folder `dir`, which appears only when it is complete.
-    ///
-    /// # Errors
-    /// A file that cannot be written, or a failure of the device.
-    pub fn save(&self, dir: &Path) -> Result<()> {
-        let progress = Progress {
-            schema: Progress::SCHEMA,
-            completed: self.completed,
-            num_tokens: self.num_tokens,
-            failed_updates: self.failed_updates,
-            demonstrations: self.demonstrations.as_ref().map(|it| it.order().clone()),
-            problems: self.problems.order().clone(),
-            data: self.data.fingerprint(),
-        };
-        let extra = serde_json::to_value(progress).expect("progress is plain data");
-        Ok(self.engine.save(dir, &extra)?)
-    }
-
-    /// Takes over the state of a checkpoint.
-    ///
-    /// # Errors
-    /// The engine's three answers (absent, corrupt, incompatible); [`Error::Progress`], [`Error::OtherData`].
-    pub fn restore(&mut self, dir: &Path) -> Result<()> {
-        let unusable = |reason: String| Error::Progress { path: dir.to_owned(), reason };
-        let extra = self.engine.restore(dir)?;
-        let progress = Progress::read(extra).map_err(unusable)?;
-        let changed = progress.data.differences(&self.data.fingerprint());
-        if !changed.is_empty() {
-            return Err(Error::OtherData { path: dir.to_owned(), changed });
-        }
-        if progress.completed > self.plan.total_steps() {
-            let (done, planned) = (progress.completed, self.plan.total_steps());
-            return Err(unusable(format!("it is of step {done}, the run ends with step {planned}")));
-        }
-        self.problems = Order::resume(self.data.train.problems().len(), progress.problems)?;
-        let count = self.data.demonstrations.len();
-        let resume = |order| Order::resume(count, order);
-        self.demonstrations = progress.demonstrations.map(resume).transpose()?;
-        if self.demonstrations.is_none() && self.plan.warmup.is_some() {
-            return Err(unusable("it has no place in the demonstrations".to_owned()));
-        }
-        self.completed = progress.completed;
-        self.num_tokens = progress.num_tokens;
-        self.failed_updates = progress.failed_updates;
         Ok(())
     }
 }

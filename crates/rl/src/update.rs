@@ -25,13 +25,19 @@ pub(crate) fn update(
     batch: OptimizerBatch<'_>,
     watch: &mut dyn FnMut(Activity),
 ) -> Result<Pending> {
-    let weights = batch.aggregation.weights(batch.trajectories).map_err(ferrotune_batch::Refused::from)?;
+    let weights = batch
+        .aggregation
+        .weights(batch.trajectories)
+        .map_err(ferrotune_batch::Refused::from)?;
     let rows = plan.packing.pack(batch.trajectories, &weights)?;
     let micro_batches = rows.micro_batches(plan.rows_per_micro_batch)?;
     let total = micro_batches.len();
     for (done, micro_batch) in micro_batches.iter().enumerate() {
         engine.forward_backward(micro_batch, batch.loss)?;
-        watch(Activity::Updating { done: done + 1, total });
+        watch(Activity::Updating {
+            done: done + 1,
+            total,
+        });
     }
     Ok(engine.update(batch.rate)?)
 }

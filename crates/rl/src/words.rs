@@ -75,7 +75,8 @@ impl Words {
     /// could give them literally.
     pub fn unreachable_answers(&self, dataset: &Dataset, limit: usize) -> usize {
         let unreachable = |problem: &&Problem| {
-            self.encode(problem.answer.trim(), false).map_or(true, |ids| ids.len() + 1 > limit)
+            self.encode(problem.answer.trim(), false)
+                .map_or(true, |ids| ids.len() + 1 > limit)
         };
         dataset.problems().iter().filter(unreachable).count()
     }

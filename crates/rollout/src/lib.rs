@@ -40,6 +40,7 @@ mod batch;
 mod choice;
 mod config;
 mod error;
+mod layouts;
 mod programs;
 mod request;
 mod sampler;

@@ -1,4 +1,4 @@
-//! The two programs, and what goes in and out of them.
+//! The two programs: prefill and decode.
 //!
 //! Prompts end in the last of `P` columns, so that every row writes the same cache slot: column `c` is slot `c`, and
 //! generated token `i` goes to slot `P + i`. What stands before a row's first token is never read.
@@ -9,11 +9,12 @@
 use ferrotune_graph::{DType, Graph, HostArray, Policy, Rules, Tensor};
 use ferrotune_models::{Cache, Decoder, ModelConfig};
 use ferrotune_nn::{LOGICAL_AXES, Params, Sequence};
-use ferrotune_program::{Builder, Layout, Leaf};
+use ferrotune_program::{Builder, Layout};
 
 use crate::choice::Draw;
 use crate::config::SamplerConfig;
 use crate::error::{Error, Result};
+use crate::layouts::Layouts;
 
 /// What the programs are traced from.
 pub(crate) struct Blueprint<'a> {
@@ -21,21 +22,6 @@ pub(crate) struct Blueprint<'a> {
     pub(crate) config: &'a SamplerConfig,
     pub(crate) layouts: Layouts,
     rules: Rules,
-}
-
-/// The groups of arrays that go in and out.
-#[derive(Clone, Debug)]
-pub(crate) struct Layouts {
-    /// The model's parameters, as the trainer holds them.
-    pub(crate) weights: Layout,
-    /// What was asked, in the order of [`Asked`]; read only.
-    pub(crate) requests: Layout,
-    /// Keys and values, `[L,B,K,S,E]`.
-    pub(crate) cache: Layout,
-    /// The token to read next s32 `[B,1]`, number of tokens generated s32, rows that have finished boolean `[B]`.
-    pub(crate) state: Layout,
-    /// Tokens s32 (−1 where a row has finished), log-probs and raw log-probs f32; all `[B,C]`.
-    pub(crate) emitted: Layout,
 }
 
 /// The tensors of the group of requests.
@@ -91,56 +77,7 @@ impl<'a> Blueprint<'a> {
         };
         let rules = Rules::new(LOGICAL_AXES.map(|axis| (axis, split(axis))));
 
-        let (b, p, c, k) = (
-            config.batch,
-            config.prompt_width(),
-            config.columns(),
-            model.num_key_value_heads,
-        );
-        let cache = [
-            model.num_hidden_layers,
-            b,
-            k,
-            config.slots(),
-            model.head_dim,
-        ];
-        let leaf = |name: &str, dtype, dims: &[usize]| {
-            // Rows are the first dimension but for the cache, where layers come before them.
-            let row_axis = if dims.len() == 5 { 1 } else { 0 };
-            let axes: Vec<&str> = (0..dims.len())
-                .map(|i| if i == row_axis { "batch" } else { "_" })
-                .collect();
-            Leaf::new(name, dtype, dims, &axes)
-        };
-        let requests = [
-            leaf("prompt", DType::S32, &[b, p]),
-            leaf("start", DType::S32, &[b]),
-            leaf("limit", DType::S32, &[b]),
-            leaf("seed", DType::U32, &[b, 2]),
-            leaf("greedy", DType::Pred, &[b]),
-            leaf("inverse_temperature", DType::F32, &[b]),
-        ];
-        let state = [
-            leaf("token", DType::S32, &[b, 1]),
-            leaf("generated", DType::S32, &[]),
-            leaf("done", DType::Pred, &[b]),
-        ];
-        let cache = [
-            leaf("keys", config.compute, &cache),
-            leaf("values", config.compute, &cache),
-        ];
-        let emitted = [
-            leaf("tokens", DType::S32, &[b, c]),
-            leaf("logprobs", DType::F32, &[b, c]),
-            leaf("raw_logprobs", DType::F32, &[b, c]),
-        ];
-        let layouts = Layouts {
-            weights: weights.clone(),
-            requests: Layout::new(mesh, &rules, &requests)?,
-            cache: Layout::new(mesh, &rules, &cache)?,
-            state: Layout::new(mesh, &rules, &state)?,
-            emitted: Layout::new(mesh, &rules, &emitted)?,
-        };
+        let layouts = Layouts::new(&rules, model, weights, config)?;
         Ok(Self {
             model,
             config,

@@ -8,7 +8,8 @@ use ferrotune_program::{Argument, Group, Layout, Program};
 use crate::batch::Batch;
 use crate::config::SamplerConfig;
 use crate::error::{Error, Result};
-use crate::programs::{Blueprint, Layouts};
+use crate::layouts::Layouts;
+use crate::programs::Blueprint;
 use crate::request::{Completion, Request};
 
 /// A model's sampler, compiled for one shape of batch and one layout of weights.

@@ -25,7 +25,9 @@ pub(crate) fn run(args: &BenchDispatchArgs) -> Result<(), Failure> {
     for arrays in ARRAYS {
         let (call, done) = measure(&device, arrays, args.calls)?;
         if args.json {
-            results.push(json!({ "arrays": arrays, "call_us": micros(call), "done_us": micros(done) }));
+            results.push(
+                json!({ "arrays": arrays, "call_us": micros(call), "done_us": micros(done) }),
+            );
         } else {
             print(format_args!(
                 "{arrays:4} arrays: the call returns after {:.1} us, all arrays are there after {:.1} us (median of {})",
@@ -36,7 +38,9 @@ pub(crate) fn run(args: &BenchDispatchArgs) -> Result<(), Failure> {
         }
     }
     if args.json {
-        print(json!({ "plugin": device.client.plugin().name(), "calls": args.calls, "dispatch": Value::Array(results) }))?;
+        print(
+            json!({ "plugin": device.client.plugin().name(), "calls": args.calls, "dispatch": Value::Array(results) }),
+        )?;
     }
     Ok(())
 }
@@ -47,8 +51,9 @@ fn micros(seconds: f64) -> f64 {
 
 /// Median seconds until a call returns, and until its results are there.
 fn measure(device: &Device, arrays: usize, calls: usize) -> Result<(f64, f64), Failure> {
-    let leaves: Vec<Leaf> =
-        (0..arrays).map(|i| Leaf::new(&format!("a{i}"), DType::F32, &[128], &["_"])).collect();
+    let leaves: Vec<Leaf> = (0..arrays)
+        .map(|i| Leaf::new(&format!("a{i}"), DType::F32, &[128], &["_"]))
+        .collect();
     let layout = Layout::new(&device.mesh, &device.rules, &leaves).or_fail()?;
     let mut builder = Builder::new("empty", &device.mesh, &device.rules);
     let inputs = builder.input("arrays", &layout);

@@ -33,7 +33,13 @@ mod tests {
 
     #[test]
     fn the_median_is_in_the_middle() {
-        let of = |ms: &[u64]| median(&ms.iter().map(|&it| Duration::from_millis(it)).collect::<Vec<_>>());
+        let of = |ms: &[u64]| {
+            median(
+                &ms.iter()
+                    .map(|&it| Duration::from_millis(it))
+                    .collect::<Vec<_>>(),
+            )
+        };
         assert_eq!(of(&[3, 100, 1]), 0.003);
         assert_eq!(of(&[4, 2]), 0.003);
         assert!(of(&[]).is_nan());

@@ -40,21 +40,37 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), Failure> {
     };
     if !args.rows.is_multiple_of(args.fsdp) {
         let (rows, fsdp) = (args.rows, args.fsdp);
-        return Err(Failure::refused(anyhow::anyhow!("--rows {rows} does not divide by --fsdp {fsdp}")));
+        return Err(Failure::refused(anyhow::anyhow!(
+            "--rows {rows} does not divide by --fsdp {fsdp}"
+        )));
     }
     let axes = [("data".to_owned(), 1), ("fsdp".to_owned(), args.fsdp)];
     let device = Device::mesh(&axes, rules())?;
     say(device.describe());
-    say(format_args!("compiling for {} rows of {} tokens", args.rows, args.width));
+    say(format_args!(
+        "compiling for {} rows of {} tokens",
+        args.rows, args.width
+    ));
     let bench = Bench::new(args, &device, model)?;
     let measured = bench.measure(args)?;
-    if args.json { print(measured) } else { show(&measured) }
+    if args.json {
+        print(measured)
+    } else {
+        show(&measured)
+    }
 }
 
 /// As a run splits them.
 fn rules() -> Vec<(String, Vec<String>)> {
-    let split = |name: &str, over: &[&str]| (name.to_owned(), over.iter().map(|it| (*it).to_owned()).collect());
-    let whole = ferrotune_nn::LOGICAL_AXES.iter().filter(|it| !matches!(**it, "batch" | "embed"));
+    let split = |name: &str, over: &[&str]| {
+        (
+            name.to_owned(),
+            over.iter().map(|it| (*it).to_owned()).collect(),
+        )
+    };
+    let whole = ferrotune_nn::LOGICAL_AXES
+        .iter()
+        .filter(|it| !matches!(**it, "batch" | "embed"));
     let mut rules = vec![split("batch", &["data", "fsdp"]), split("embed", &["fsdp"])];
     rules.extend(whole.map(|name| split(name, &[])));
     rules
@@ -78,17 +94,38 @@ impl Bench {
             policy: Policy::SaveDots,
             token_chunk: token_chunk(args.rows, args.width, model.vocab_size),
             temperature: 1.0,
-            adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 },
+            adamw: AdamW {
+                beta1: 0.9,
+                beta2: 0.999,
+                eps: 1e-8,
+                weight_decay: 0.0,
+            },
             max_grad_norm: 1.0,
         };
-        let mut engine =
-            Engine::new(&device.client, &device.mesh, &device.rules, model, config, &params).or_fail()?;
+        let mut engine = Engine::new(
+            &device.client,
+            &device.mesh,
+            &device.rules,
+            model,
+            config,
+            &params,
+        )
+        .or_fail()?;
         drop(params);
-        let loss = policy_gradient(ClipRange { low: 0.2, high: 0.2 });
+        let loss = policy_gradient(ClipRange {
+            low: 0.2,
+            high: 0.2,
+        });
         engine.compile(args.rows, args.width, &loss).or_fail()?;
         let [params, moments, _] = engine.state_bytes();
         let others = machine::resident().map(|it| it.saturating_sub((params + moments) as u64));
-        Ok(Self { engine, loss, packing: Packing::packed(args.width), batch, others })
+        Ok(Self {
+            engine,
+            loss,
+            packing: Packing::packed(args.width),
+            batch,
+            others,
+        })
     }
 
     /// One step; answers the host's part of it and all of it.
@@ -97,7 +134,9 @@ impl Bench {
         let weights = Aggregation::TokenMean.weights(&self.batch).or_fail()?;
         let packed = self.packing.pack(&self.batch, &weights).or_fail()?;
         for micro_batch in packed.micro_batches(rows).or_fail()? {
-            self.engine.forward_backward(&micro_batch, &self.loss).or_fail()?;
+            self.engine
+                .forward_backward(&micro_batch, &self.loss)
+                .or_fail()?;
         }
         let pending = self.engine.update(1e-6).or_fail()?;
         let host = begun.elapsed();
@@ -120,10 +159,16 @@ impl Bench {
         let tokens: usize = self.batch.iter().map(Trajectory::len).sum();
         let [params, moments, accumulators] = self.engine.state_bytes();
         let programs = self.engine.program_memory();
-        let temporaries = programs.iter().map(|(_, it)| it.temp as usize * args.fsdp).max().unwrap_or(0);
+        let temporaries = programs
+            .iter()
+            .map(|(_, it)| it.temp as usize * args.fsdp)
+            .max()
+            .unwrap_or(0);
         let needed = (params + moments + accumulators + temporaries) as u64;
         let peak = machine::peak_resident().filter(|_| peak_is_known);
-        let peak = peak.zip(self.others).map(|(peak, others)| peak.saturating_sub(others));
+        let peak = peak
+            .zip(self.others)
+            .map(|(peak, others)| peak.saturating_sub(others));
         Ok(json!({
             "tokens_per_second": (tokens as f64 / whole).round(),
             "step_ms": round(whole * 1e3),
@@ -151,7 +196,11 @@ fn trajectories(args: &BenchStepArgs, vocab_size: usize) -> Vec<Trajectory> {
     let segments = SEGMENTS.min(args.width / 2);
     let length = args.width / segments;
     let count = args.rows * args.micro_batches * segments;
-    let ids = |n: usize| (0..length).map(move |t| ((n * 31 + t * 7 + 1) % vocab_size) as u32).collect::<Vec<_>>();
+    let ids = |n: usize| {
+        (0..length)
+            .map(move |t| ((n * 31 + t * 7 + 1) % vocab_size) as u32)
+            .collect::<Vec<_>>()
+    };
     (0..count)
         .map(|n| {
             let ids = ids(n);
@@ -171,9 +220,20 @@ fn round(value: f64) -> f64 {
 
 fn show(measured: &Value) -> Result<(), Failure> {
     let number = |name: &str| measured[name].as_f64().unwrap_or(f64::NAN);
-    let size = |name: &str| measured[name].as_u64().map_or_else(|| "unknown".to_owned(), bytes);
-    print(format_args!("tokens/s      {:.0}", number("tokens_per_second")))?;
-    print(format_args!("step          {:.1} ms for {} micro-batches", number("step_ms"), number("micro_batches")))?;
+    let size = |name: &str| {
+        measured[name]
+            .as_u64()
+            .map_or_else(|| "unknown".to_owned(), bytes)
+    };
+    print(format_args!(
+        "tokens/s      {:.0}",
+        number("tokens_per_second")
+    ))?;
+    print(format_args!(
+        "step          {:.1} ms for {} micro-batches",
+        number("step_ms"),
+        number("micro_batches")
+    ))?;
     print(format_args!(
         "host          {:.3} ms a micro-batch, {:.2}% of the step",
         number("host_ms_per_micro_batch"),
@@ -197,6 +257,10 @@ mod tests {
     #[test]
     fn the_built_in_model_is_one() {
         let model = ModelConfig::parse(SMALL, "the built-in model").unwrap();
-        assert!((1_000_000..3_000_000).contains(&model.param_count()), "{}", model.param_count());
+        assert!(
+            (1_000_000..3_000_000).contains(&model.param_count()),
+            "{}",
+            model.param_count()
+        );
     }
 }

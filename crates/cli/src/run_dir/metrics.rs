@@ -11,27 +11,9 @@
 //! | `num_tokens`, `step_time` | seen so far; seconds |
 //! | `eval/pass@1` | greedy, held-out |
 
+use ferrotune_rl::Phase;
 use serde::Serialize;
 use serde_json::{Map, Value};
-
-/// Which part of the run a step belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Supervised learning on demonstrations.
-    Warmup,
-    /// Reinforcement.
-    Grpo,
-}
-
-impl Phase {
-    /// As in `metrics.jsonl`.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Phase::Warmup => "warmup",
-            Phase::Grpo => "grpo",
-        }
-    }
-}
 
 /// One line of `metrics.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -27,7 +27,7 @@ mod whole_file;
 use std::path::{Path, PathBuf};
 
 pub(crate) use error::RunDirError;
-pub(crate) use metrics::{Phase, StepMetrics};
+pub(crate) use metrics::StepMetrics;
 pub(crate) use samples::Sample;
 
 use lines::JsonLines;

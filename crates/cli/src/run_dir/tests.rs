@@ -6,7 +6,9 @@ mod report;
 
 use std::path::PathBuf;
 
-use super::{Phase, RunDir, Sample, StepMetrics};
+use ferrotune_rl::Phase;
+
+use super::{RunDir, Sample, StepMetrics};
 
 struct Scratch(tempfile::TempDir);
 

@@ -28,9 +28,7 @@ impl Inputs {
         let train = problems.keep(read(&data.train));
         let heldout = problems.keep(read(&data.heldout));
         let demonstrations = match &data.demonstrations {
-            Some(path) if recipe.warmup.steps > 0 => {
-                problems.keep(read(path)).map(Some)
-            }
+            Some(path) if recipe.warmup.steps > 0 => problems.keep(read(path)).map(Some),
             _ => Some(None),
         };
         let checker = checker(recipe);
@@ -80,9 +78,21 @@ impl Inputs {
             ));
         }
         match (stop_ids, train, heldout, demonstrations) {
-            (Some(stop_ids), Some(train), Some(heldout), Some(demonstrations)) if problems.0.is_empty() => {
+            (Some(stop_ids), Some(train), Some(heldout), Some(demonstrations))
+                if problems.0.is_empty() =>
+            {
                 let tokenizer = words.tokenizer;
-                Ok(Self { model, data: RunData { train, heldout, demonstrations, tokenizer }, stop_ids, notes })
+                Ok(Self {
+                    model,
+                    data: RunData {
+                        train,
+                        heldout,
+                        demonstrations,
+                        tokenizer,
+                    },
+                    stop_ids,
+                    notes,
+                })
             }
             _ => Err(problems.into_failure()),
         }
@@ -113,4 +123,3 @@ impl Problem {
         Failure::Refused(self.0)
     }
 }
-

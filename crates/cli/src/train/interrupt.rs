@@ -20,7 +20,9 @@ impl Interrupt {
                 say("stopped at once");
                 std::process::exit(130);
             }
-            say("finishing this step, then saving a checkpoint; press Ctrl-C again to stop at once");
+            say(
+                "finishing this step, then saving a checkpoint; press Ctrl-C again to stop at once",
+            );
         })?;
         Ok(Self(flag))
     }

@@ -6,6 +6,7 @@
 mod begin;
 mod inputs;
 mod interrupt;
+mod plan;
 mod resume;
 mod watch;
 
@@ -20,28 +21,22 @@ use ferrotune_rl::{StepReport, Trainer};
 
 use crate::args::TrainArgs;
 use crate::failure::{Failure, OrFail};
-use crate::run_dir::{Phase, RunDir, RunDirError, Sample, StepMetrics};
+use crate::run_dir::{RunDir, RunDirError, Sample, StepMetrics};
 use inputs::Inputs;
 use interrupt::Interrupt;
 use watch::Watch;
 
 pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     let interrupt = Interrupt::install().or_fail()?;
-    let mut resolved = Recipe::load(&args.recipe, &args.overrides).map_err(Failure::Recipe)?;
-    let watch = Watch::begin();
-    let inputs = Inputs::read(resolved.recipe())?;
-    for note in resolved.notes().iter().chain(&inputs.notes) {
-        watch.say(&format!("note: {note}"));
-    }
-    let run_dir = RunDir::create(&resolved.recipe().run.dir, args.resume).map_err(of_run_dir)?;
-    let earlier = if args.resume { resume::reconcile(&mut resolved, &run_dir)? } else { None };
-    begin::settle_compute_dtype(&mut resolved, &inputs.model);
-
-    let (trainer, stored) = begin::trainer(&resolved, inputs, &watch)?;
-    let mut run = Run { resolved, run_dir, trainer, stored, watch, command: resume_command(args) };
-    run.go_on_from(earlier.as_deref())?;
-    run.run_dir.write_config(&run.resolved.to_toml()).map_err(of_run_dir)?;
-    run.begin_steps()?;
+    let mut run = match Run::begin(args) {
+        // Ctrl-C also reaches programs that are started here, and their end is then no failure.
+        Err(_) if interrupt.requested() => {
+            return Err(Failure::Interrupted(
+                "stopped before the first step".to_owned(),
+            ));
+        }
+        begun => begun?,
+    };
     run.steps(&interrupt)?;
     run.finish()
 }
@@ -59,10 +54,47 @@ struct Run {
 }
 
 impl Run {
+    /// Everything before the first step: what can be refused is refused before what takes long is begun.
+    fn begin(args: &TrainArgs) -> Result<Self, Failure> {
+        let mut resolved = Recipe::load(&args.recipe, &args.overrides).map_err(Failure::Recipe)?;
+        let watch = Watch::begin();
+        let inputs = Inputs::read(resolved.recipe())?;
+        for note in resolved.notes().iter().chain(&inputs.notes) {
+            watch.say(&format!("note: {note}"));
+        }
+        begin::check_mesh(resolved.recipe(), &inputs.model)?;
+        let run_dir =
+            RunDir::create(&resolved.recipe().run.dir, args.resume).map_err(of_run_dir)?;
+        let earlier = if args.resume {
+            resume::reconcile(&mut resolved, &run_dir)?
+        } else {
+            None
+        };
+        begin::settle_compute_dtype(&mut resolved, &inputs.model);
+
+        let (trainer, stored) = begin::trainer(&resolved, inputs, &watch)?;
+        let mut run = Self {
+            resolved,
+            run_dir,
+            trainer,
+            stored,
+            watch,
+            command: resume_command(args),
+        };
+        run.go_on_from(earlier.as_deref())?;
+        run.run_dir
+            .write_config(&run.resolved.to_toml())
+            .map_err(of_run_dir)?;
+        run.compile()?;
+        Ok(run)
+    }
+
     /// Takes over a checkpoint, and takes off what was recorded after it.
     fn go_on_from(&mut self, earlier: Option<&Path>) -> Result<(), Failure> {
         if let Some(path) = earlier {
-            self.trainer.restore(path).map_err(|error| resume::failed_restore(error, path))?;
+            self.trainer
+                .restore(path)
+                .map_err(|error| resume::failed_restore(error, path))?;
         }
         let done = self.trainer.completed();
         let recorded = self.run_dir.rewind(done).map_err(of_run_dir)?.unwrap_or(0);
@@ -73,19 +105,24 @@ impl Run {
             )));
         }
         if let Some(path) = earlier {
-            self.watch.say(&format!("resume   after step {done}, from {}", path.display()));
+            self.watch.say(&format!(
+                "resume   after step {done}, from {}",
+                path.display()
+            ));
         }
         Ok(())
     }
 
-    /// Compiles, with a word about what is compiled.
-    fn begin_steps(&mut self) -> Result<(), Failure> {
+    /// Compiles the steps, and refuses what does not fit into memory.
+    fn compile(&mut self) -> Result<(), Failure> {
         if self.trainer.is_done() {
             return Ok(());
         }
         self.watch.busy("compiling the training step");
         self.trainer.compile().or_fail()?;
-        self.watch.steps(self.trainer.completed(), self.trainer.plan().total_steps());
+        begin::check_memory(&self.trainer, self.resolved.recipe())?;
+        self.watch
+            .steps(self.trainer.completed(), self.trainer.plan().total_steps());
         Ok(())
     }
 
@@ -126,11 +163,7 @@ impl Run {
             })
             .collect();
         self.run_dir.record_samples(&samples)?;
-        let phase = match report.phase {
-            ferrotune_rl::Phase::Warmup => Phase::Warmup,
-            ferrotune_rl::Phase::Grpo => Phase::Grpo,
-        };
-        let mut line = StepMetrics::new(report.step, phase);
+        let mut line = StepMetrics::new(report.step, report.phase);
         for (name, value) in &report.metrics {
             line.set(name, value.clone());
         }
@@ -143,9 +176,13 @@ impl Run {
         self.watch.busy("writing a checkpoint");
         self.run_dir.sync().map_err(of_run_dir)?;
         let folder = self.run_dir.checkpoints();
-        self.trainer.save(&folder.join(format!("step-{step}"))).or_fail()?;
+        self.trainer
+            .save(&folder.join(format!("step-{step}")))
+            .or_fail()?;
         checkpoint::keep_last(&folder, self.resolved.recipe().checkpoint.keep_last).or_fail()?;
-        self.run_dir.write_report(&self.resolved.recipe().run.name).map_err(of_run_dir)?;
+        self.run_dir
+            .write_report(&self.resolved.recipe().run.name)
+            .map_err(of_run_dir)?;
         Ok(())
     }
 
@@ -154,14 +191,20 @@ impl Run {
         let step = self.trainer.completed();
         let saved = self.run_dir.checkpoints().join(format!("step-{step}"));
         if step == 0 {
-            let text = format!("stopped before the first step; start again with: {}", self.command);
+            let text = format!(
+                "stopped before the first step; start again with: {}",
+                self.command
+            );
             return Err(Failure::Interrupted(text));
         }
         if !saved.exists() {
             self.checkpoint()?;
         }
         self.watch.end();
-        Err(Failure::Interrupted(format!("stopped after step {step}; go on with: {}", self.command)))
+        Err(Failure::Interrupted(format!(
+            "stopped after step {step}; go on with: {}",
+            self.command
+        )))
     }
 
     /// A failure of a step, with the way back.
@@ -185,17 +228,34 @@ impl Run {
         let engine = self.trainer.engine();
         let params = engine.params_to_host().or_fail()?;
         let dtype = self.stored.unwrap_or(DType::F32);
-        save(&self.run_dir.model(), engine.model(), &params, dtype, Some(&recipe.model.path)).or_fail()?;
-        let report = self.run_dir.write_report(&recipe.run.name).map_err(of_run_dir)?;
+        save(
+            self.run_dir.model(),
+            engine.model(),
+            &params,
+            dtype,
+            Some(&recipe.model.path),
+        )
+        .or_fail()?;
+        let report = self
+            .run_dir
+            .write_report(&recipe.run.name)
+            .map_err(of_run_dir)?;
         self.watch.end();
-        self.watch.say(&format!("trained model: {}", self.run_dir.model().display()));
+        self.watch.say(&format!(
+            "trained model: {}",
+            self.run_dir.model().display()
+        ));
         self.watch.say(&format!("report: {}", report.display()));
         Ok(())
     }
 }
 
 fn of_run_dir(error: RunDirError) -> Failure {
-    if error.is_configuration() { Failure::refused(error) } else { Failure::failed(error) }
+    if error.is_configuration() {
+        Failure::refused(error)
+    } else {
+        Failure::failed(error)
+    }
 }
 
 /// The command that goes on with this run, as a shell takes it.

@@ -28,7 +28,10 @@ const FREE: [&str; 9] = [
 /// Compares the recipe with the one that the run began with, and finds its newest checkpoint.
 ///
 /// A number format that the run chose for itself stays, even on another machine.
-pub(crate) fn reconcile(resolved: &mut Resolved, run_dir: &RunDir) -> Result<Option<PathBuf>, Failure> {
+pub(crate) fn reconcile(
+    resolved: &mut Resolved,
+    run_dir: &RunDir,
+) -> Result<Option<PathBuf>, Failure> {
     let latest = checkpoint::latest(&run_dir.checkpoints()).or_fail()?;
     if !run_dir.config().exists() {
         // Stopped before its first step, so there is nothing to be true to.
@@ -64,7 +67,12 @@ fn load_earlier(recipe: &Recipe, run_dir: &RunDir) -> Result<Resolved, Failure> 
         format!("data.train={}", recipe.data.train.display()),
         format!("data.heldout={}", recipe.data.heldout.display()),
     ];
-    if let Some(path) = recipe.data.demonstrations.as_ref().filter(|_| recipe.warmup.steps > 0) {
+    if let Some(path) = recipe
+        .data
+        .demonstrations
+        .as_ref()
+        .filter(|_| recipe.warmup.steps > 0)
+    {
         places.push(format!("data.demonstrations={}", path.display()));
     }
     Recipe::load(run_dir.config(), &places).map_err(Failure::Recipe)
@@ -75,7 +83,11 @@ pub(crate) fn failed_restore(error: RlError, path: &Path) -> Failure {
     match error {
         RlError::Engine(EngineError::Corrupt { file, reason }) => {
             let way_out = match older(path) {
-                Some(older) => format!("remove the folder {} to go on from {}", path.display(), older.display()),
+                Some(older) => format!(
+                    "remove the folder {} to go on from {}",
+                    path.display(),
+                    older.display()
+                ),
                 None => "there is no older one, so start a new run".to_owned(),
             };
             Failure::failed(anyhow!(
@@ -93,7 +105,13 @@ pub(crate) fn failed_restore(error: RlError, path: &Path) -> Failure {
 
 /// The newest complete checkpoint before this one.
 fn older(path: &Path) -> Option<PathBuf> {
-    let step = |path: &Path| path.file_name()?.to_str()?.strip_prefix("step-")?.parse::<u64>().ok();
+    let step = |path: &Path| {
+        path.file_name()?
+            .to_str()?
+            .strip_prefix("step-")?
+            .parse::<u64>()
+            .ok()
+    };
     let this = step(path)?;
     let entries = path.parent()?.read_dir().ok()?;
     entries

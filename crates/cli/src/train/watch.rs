@@ -34,11 +34,19 @@ impl Watch {
     /// Begins to watch.
     pub(crate) fn begin() -> Self {
         let start = Instant::now();
-        let now = Arc::new(Mutex::new(Now { what: "starting".to_owned(), since: start, spoke: start }));
+        let now = Arc::new(Mutex::new(Now {
+            what: "starting".to_owned(),
+            since: start,
+            spoke: start,
+        }));
         if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new_spinner();
             bar.enable_steady_tick(Duration::from_millis(200));
-            return Self { bar: Some(bar), now, _alive: None };
+            return Self {
+                bar: Some(bar),
+                now,
+                _alive: None,
+            };
         }
         let (alive, ended) = channel::<()>();
         let shared = now.clone();
@@ -46,12 +54,24 @@ impl Watch {
             while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
                 let mut now = lock(&shared);
                 if now.spoke.elapsed() >= SILENCE {
-                    say(format_args!("... {} ({} s)", now.what, now.since.elapsed().as_secs()));
+                    let what = if now.what.is_empty() {
+                        "a step"
+                    } else {
+                        &now.what
+                    };
+                    say(format_args!(
+                        "... {what} ({} s)",
+                        now.since.elapsed().as_secs()
+                    ));
                     now.spoke = Instant::now();
                 }
             }
         });
-        Self { bar: None, now, _alive: Some(alive) }
+        Self {
+            bar: None,
+            now,
+            _alive: Some(alive),
+        }
     }
 
     /// A line of its own.
@@ -79,14 +99,15 @@ impl Watch {
     /// The steps begin.
     pub(crate) fn steps(&self, done: u64, total: u64) {
         if let Some(bar) = &self.bar {
-            let style = ProgressStyle::with_template("{bar:24} {pos}/{len} [{elapsed} left {eta}] {msg}");
+            let style =
+                ProgressStyle::with_template("{bar:20} {pos}/{len}, {eta} left  {prefix}  {msg}");
             bar.set_style(style.expect("the template is part of the program"));
             bar.set_length(total);
             bar.set_position(done);
             // Steps done in an earlier process took none of this one's time.
             bar.reset_eta();
         }
-        self.busy("the first step");
+        self.busy("");
     }
 
     /// A step says what it does.
@@ -112,11 +133,11 @@ impl Watch {
                     bar.suspend(|| say(&line));
                 }
                 bar.set_position(report.step);
-                bar.set_message(line);
+                bar.set_prefix(line);
             }
             None => self.say(&line),
         }
-        self.busy("the next step");
+        self.busy("");
     }
 
     /// Nothing more will happen.
@@ -124,6 +145,13 @@ impl Watch {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+impl Drop for Watch {
+    /// Whatever is said next, an error perhaps, must not share a line with the bar.
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -137,12 +165,18 @@ fn step_line(report: &StepReport) -> String {
     let mut line = format!("step {} {}", report.step, report.phase.word());
     for name in ["loss", "reward"] {
         if let Some(value) = report.metrics.get(name) {
-            let value = value.as_f64().map_or_else(|| "nan".to_owned(), |it| format!("{it:.4}"));
+            let value = value
+                .as_f64()
+                .map_or_else(|| "nan".to_owned(), |it| format!("{it:.4}"));
             line.push_str(&format!("  {name} {value}"));
         }
     }
     let rate = report.tokens as f64 / report.seconds.max(1e-9);
-    line.push_str(&format!("  {} tokens/s  {:.2} s", short_count(rate as u64), report.seconds));
+    line.push_str(&format!(
+        "  {} tokens/s  {:.2} s",
+        short_count(rate as u64),
+        report.seconds
+    ));
     if let Some(value) = report.pass_at_1 {
         line.push_str(&format!("  held-out pass@1 {value:.3}"));
     }

@@ -5,20 +5,30 @@ use crate::tiny::Tiny;
 /// A run with something changed is refused before it starts.
 #[track_caller]
 fn refused(tiny: &Tiny, words: &str, parts: &[&str]) {
-    tiny.run(&format!("train recipe.toml run.dir=out {words}")).refused(2, parts);
-    assert!(!tiny.path("out/metrics.jsonl").exists(), "nothing was started");
+    tiny.run(&format!("train recipe.toml run.dir=out {words}"))
+        .refused(2, parts);
+    let recorded = std::fs::read_to_string(tiny.path("out/metrics.jsonl")).unwrap_or_default();
+    assert_eq!(recorded, "", "nothing was started");
 }
 
 #[test]
 fn keys_and_values() {
     let tiny = Tiny::new();
-    refused(&tiny, "rl.group_sise=4", &["rl.group_sise", "did you mean `rl.group_size`"]);
-    refused(&tiny, "colour=blue", &["unknown key", "colour"]);
+    refused(
+        &tiny,
+        "rl.group_sise=4",
+        &["rl.group_sise", "did you mean `rl.group_size`"],
+    );
+    refused(&tiny, "colour=1", &["unknown key", "colour"]);
     refused(&tiny, "seed=x", &["seed"]);
     refused(&tiny, "rl.steps=1.5", &["rl.steps"]);
     refused(&tiny, "rl.group_size=1", &["rl.group_size", "at least 2"]);
     refused(&tiny, "nonsense", &["nonsense"]);
-    refused(&tiny, "rollout.temperature=1e-5", &["rollout.temperature", "0.001"]);
+    refused(
+        &tiny,
+        "rollout.temperature=1e-5",
+        &["rollout.temperature", "0.001"],
+    );
     tiny.run("train absent.toml").refused(2, &["absent.toml"]);
     tiny.write("broken.toml", "[rl\n");
     tiny.run("train broken.toml").refused(2, &["broken.toml"]);
@@ -27,7 +37,15 @@ fn keys_and_values() {
 #[test]
 fn the_command_line() {
     let tiny = Tiny::new();
-    for words in ["", "trian recipe.toml", "train", "sample model", "score model", "train recipe.toml --resum", "config"] {
+    for words in [
+        "",
+        "trian recipe.toml",
+        "train",
+        "sample model",
+        "score model",
+        "train recipe.toml --resum",
+        "config",
+    ] {
         let done = tiny.run(words);
         assert_eq!(done.code, Some(2), "{words}: {}", done.err);
         assert!(done.err.contains("Usage"), "{words}: {}", done.err);
@@ -37,9 +55,17 @@ fn the_command_line() {
 #[test]
 fn files() {
     let tiny = Tiny::new();
-    refused(&tiny, "data.train=trian.jsonl", &["trian.jsonl", "does not exist", "train.jsonl"]);
+    refused(
+        &tiny,
+        "data.train=trian.jsonl",
+        &["trian.jsonl", "does not exist", "train.jsonl"],
+    );
     refused(&tiny, "model.path=nowhere", &["model.path", "nowhere"]);
-    refused(&tiny, "model.init=pretrained", &["model.safetensors", "random"]);
+    refused(
+        &tiny,
+        "model.init=pretrained",
+        &["model.safetensors", "random"],
+    );
     refused(&tiny, "data.heldout=train.jsonl", &["data.heldout"]);
 }
 
@@ -47,7 +73,10 @@ fn files() {
 fn every_bad_line_of_every_data_file_at_once() {
     let tiny = Tiny::new();
     let good = tiny.read("train.jsonl");
-    tiny.write("train.jsonl", &format!("{good}not json\n{{\"prompt\": \"1 =\"}}\n[]\n"));
+    tiny.write(
+        "train.jsonl",
+        &format!("{good}not json\n{{\"prompt\": \"1 =\"}}\n[]\n"),
+    );
     tiny.write("heldout.jsonl", "{\"prompt\": 3, \"answer\": \"3\"}\n");
     tiny.write("demonstrations.jsonl", "{\"prompt\": \"1 =\"}\n");
     let parts = [
@@ -66,27 +95,61 @@ fn data_that_does_not_fit() {
     let good = tiny.read("train.jsonl");
     tiny.write("train.jsonl", "\n\n");
     refused(&tiny, "", &["train.jsonl is empty"]);
-    tiny.write("train.jsonl", &format!("{good}{{\"prompt\": \"0123456789 =\", \"answer\": \"1\"}}\n"));
-    refused(&tiny, "", &["train.jsonl:61", "12 tokens", "more than the 8", "rollout.max_prompt_tokens"]);
-    tiny.write("train.jsonl", &format!("{good}{{\"prompt\": \"z =\", \"answer\": \"1\"}}\n"));
+    tiny.write(
+        "train.jsonl",
+        &format!("{good}{{\"prompt\": \"0123456789 =\", \"answer\": \"1\"}}\n"),
+    );
+    refused(
+        &tiny,
+        "",
+        &[
+            "train.jsonl:61",
+            "12 tokens",
+            "more than the 8",
+            "rollout.max_prompt_tokens",
+        ],
+    );
+    tiny.write(
+        "train.jsonl",
+        &format!("{good}{{\"prompt\": \"z =\", \"answer\": \"1\"}}\n"),
+    );
     refused(&tiny, "", &["train.jsonl:61", "\"z\""]);
-    tiny.write("train.jsonl", &format!("{good}{{\"prompt\": \"80 =\", \"answer\": \"08\"}}\n"));
+    tiny.write(
+        "train.jsonl",
+        &format!("{good}{{\"prompt\": \"80 =\", \"answer\": \"08\"}}\n"),
+    );
     refused(&tiny, "", &["heldout.jsonl:1", "train.jsonl:61"]);
     tiny.write("train.jsonl", &good);
     let long = "0123456789".repeat(4);
-    tiny.write("demonstrations.jsonl", &format!("{{\"prompt\": \"1 =\", \"answer\": \"{long}\"}}\n"));
-    refused(&tiny, "", &["demonstrations.jsonl:1", "44 tokens", "32", "packing.row_tokens"]);
+    tiny.write(
+        "demonstrations.jsonl",
+        &format!("{{\"prompt\": \"1 =\", \"answer\": \"{long}\"}}\n"),
+    );
+    refused(
+        &tiny,
+        "",
+        &[
+            "demonstrations.jsonl:1",
+            "44 tokens",
+            "32",
+            "packing.row_tokens",
+        ],
+    );
 }
 
 #[test]
 fn run_directories() {
     let tiny = Tiny::new();
     tiny.write("file", "");
-    tiny.run("train recipe.toml run.dir=file").refused(2, &["is a file", "run.dir"]);
-    tiny.run("train recipe.toml run.dir=file/below").refused(2, &["cannot be written", "run.dir"]);
-    tiny.run("train recipe.toml run.dir=/proc/ferrotune").refused(2, &["cannot be written", "run.dir"]);
+    tiny.run("train recipe.toml run.dir=file")
+        .refused(2, &["is a file", "run.dir"]);
+    tiny.run("train recipe.toml run.dir=file/below")
+        .refused(2, &["cannot be written", "run.dir"]);
+    tiny.run("train recipe.toml run.dir=/proc/ferrotune")
+        .refused(2, &["cannot be written", "run.dir"]);
     tiny.write("taken/notes.txt", "");
-    tiny.run("train recipe.toml run.dir=taken").refused(2, &["not empty", "notes.txt"]);
+    tiny.run("train recipe.toml run.dir=taken")
+        .refused(2, &["not empty", "notes.txt"]);
 }
 
 #[test]
@@ -94,22 +157,52 @@ fn plugins() {
     let tiny = Tiny::new();
     let library = std::path::Path::new("/lib/x86_64-linux-gnu/libc.so.6");
     let text = tiny.path("recipe.toml");
-    for (file, part) in [(text.as_path(), "not a shared library"), (library, "not a PJRT plugin"), ("absent.so".as_ref(), "absent.so")] {
+    for (file, part) in [
+        (text.as_path(), "not a shared library"),
+        (library, "not a PJRT plugin"),
+        ("absent.so".as_ref(), "absent.so"),
+    ] {
         if file == library && !file.exists() {
             continue;
         }
         let words = "train recipe.toml run.dir=out";
-        let output = tiny.command(words).env("FERROTUNE_PJRT_PLUGIN", file).output().unwrap();
+        let output = tiny
+            .command(words)
+            .env("FERROTUNE_PJRT_PLUGIN", file)
+            .output()
+            .unwrap();
         crate::tiny::Done::of(words, output).refused(2, &[part]);
-        let output = tiny.command("doctor").env("FERROTUNE_PJRT_PLUGIN", file).output().unwrap();
+        let output = tiny
+            .command("doctor")
+            .env("FERROTUNE_PJRT_PLUGIN", file)
+            .output()
+            .unwrap();
         let done = crate::tiny::Done::of("doctor", output).refused(1, &["missing"]);
-        assert!(done.out.contains(part) && done.out.contains("FERROTUNE_PJRT_PLUGIN"), "{}", done.out);
+        assert!(
+            done.out.contains(part) && done.out.contains("FERROTUNE_PJRT_PLUGIN"),
+            "{}",
+            done.out
+        );
     }
 }
 
 #[test]
 fn a_mesh_that_the_model_does_not_divide_over() {
     let tiny = Tiny::new();
-    refused(&tiny, "mesh.fsdp=3 packing.rows_per_micro_batch=3", &["mesh", "32"]);
+    refused(
+        &tiny,
+        "mesh.fsdp=3 packing.rows_per_micro_batch=3",
+        &["mesh", "32"],
+    );
     refused(&tiny, "mesh.fsdp=4", &["packing.rows_per_micro_batch"]);
+}
+
+#[test]
+fn steps_that_do_not_fit_into_memory() {
+    let tiny = Tiny::new();
+    refused(
+        &tiny,
+        "packing.row_tokens=400000",
+        &["memory", "packing.row_tokens"],
+    );
 }

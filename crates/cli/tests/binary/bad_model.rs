@@ -10,7 +10,8 @@ use crate::tiny::Tiny;
 /// A tiny world with a trained model in `out/model`.
 fn trained() -> Tiny {
     let tiny = Tiny::new();
-    tiny.run("train recipe.toml run.dir=out warmup.steps=1 rl.steps=0").well();
+    tiny.run("train recipe.toml run.dir=out warmup.steps=1 rl.steps=0")
+        .well();
     tiny.write("docs.jsonl", "{\"ids\": [3, 4, 5]}\n");
     tiny
 }
@@ -26,7 +27,10 @@ fn rewrite(path: &Path, change: impl Fn(&str, &mut Vec<usize>, &mut Vec<u8>)) {
         tensors.push((name, view.dtype(), shape, data));
     }
     let views = tensors.iter().map(|(name, dtype, shape, data)| {
-        (name.clone(), TensorView::new(*dtype, shape.clone(), data).unwrap())
+        (
+            name.clone(),
+            TensorView::new(*dtype, shape.clone(), data).unwrap(),
+        )
     });
     let bytes = safetensors::serialize(views.collect::<Vec<_>>(), None).unwrap();
     std::fs::write(path, bytes).unwrap();
@@ -36,7 +40,8 @@ fn rewrite(path: &Path, change: impl Fn(&str, &mut Vec<usize>, &mut Vec<u8>)) {
 fn refused_everywhere(tiny: &Tiny, parts: &[&str]) {
     tiny.run("score out/model docs.jsonl").refused(2, parts);
     tiny.run("sample out/model --prompt 12").refused(2, parts);
-    tiny.run("train recipe.toml model.path=out/model model.init=pretrained run.dir=next").refused(2, parts);
+    tiny.run("train recipe.toml model.path=out/model model.init=pretrained run.dir=next")
+        .refused(2, parts);
 }
 
 #[test]
@@ -69,7 +74,8 @@ fn weights_that_are_cut_short_or_of_a_wrong_shape_or_not_numbers() {
     refused_everywhere(&tiny, &["1.mlp.up_proj.weight", "NaN"]);
 
     std::fs::remove_file(&path).unwrap();
-    tiny.run("score out/model docs.jsonl").refused(2, &["no weights"]);
+    tiny.run("score out/model docs.jsonl")
+        .refused(2, &["no weights"]);
 }
 
 #[test]
@@ -84,14 +90,27 @@ fn configurations_and_tokenizers() {
     tiny.run("score absent docs.jsonl").refused(2, &["absent"]);
 
     // A model that is smaller than its tokenizer.
-    tiny.write("model/config.json", &tiny.read("model/config.json").replace("\"vocab_size\":24", "\"vocab_size\":9"));
-    tiny.run("train recipe.toml run.dir=next").refused(2, &["train.jsonl:", "outside of the model's vocabulary of 9"]);
+    tiny.write(
+        "model/config.json",
+        &tiny
+            .read("model/config.json")
+            .replace("\"vocab_size\":24", "\"vocab_size\":9"),
+    );
+    tiny.run("train recipe.toml run.dir=next").refused(
+        2,
+        &["train.jsonl:", "outside of the model's vocabulary of 9"],
+    );
 
     let tokenizer = tiny.read("out/model/tokenizer.json");
-    tiny.write("out/model/tokenizer.json", &tokenizer[..tokenizer.len() / 2]);
-    tiny.run("sample out/model --prompt 12").refused(2, &["tokenizer.json", "damaged"]);
+    tiny.write(
+        "out/model/tokenizer.json",
+        &tokenizer[..tokenizer.len() / 2],
+    );
+    tiny.run("sample out/model --prompt 12")
+        .refused(2, &["tokenizer.json", "damaged"]);
     std::fs::remove_file(tiny.path("out/model/tokenizer.json")).unwrap();
-    tiny.run("sample out/model --prompt 12").refused(2, &["tokenizer.json"]);
+    tiny.run("sample out/model --prompt 12")
+        .refused(2, &["tokenizer.json"]);
     // Ids need no tokenizer.
     tiny.run("score out/model docs.jsonl").well();
 }
@@ -101,15 +120,35 @@ fn documents() {
     let tiny = trained();
     let refused = |text: &str, words: &str, parts: &[&str]| {
         tiny.write("bad.jsonl", text);
-        tiny.run(&format!("score out/model bad.jsonl {words}")).refused(2, parts);
+        tiny.run(&format!("score out/model bad.jsonl {words}"))
+            .refused(2, parts);
     };
     let bad = "{\"ids\": [1, 24]}\nnot json\n{}\n{\"ids\": []}\n{\"text\": \"12 z\"}\n";
-    let parts = ["bad.jsonl:1: token 1 has id 24", "bad.jsonl:2: not JSON", "bad.jsonl:3: has neither", "bad.jsonl:4: ", "bad.jsonl:5: "];
+    let parts = [
+        "bad.jsonl:1: token 1 has id 24",
+        "bad.jsonl:2: not JSON",
+        "bad.jsonl:3: has neither",
+        "bad.jsonl:4: ",
+        "bad.jsonl:5: ",
+    ];
     refused(bad, "", &parts);
     refused("", "", &["holds no documents"]);
-    refused("{\"ids\": [1, 2, 3, 4]}\n", "--pack 3", &["bad.jsonl:1", "4 tokens", "--pack"]);
-    refused("{\"ids\": [1]}\n", "--grad out.safetensors", &["nothing to differentiate"]);
-    refused("{\"ids\": [1, 2]}\n", "--grad nowhere/out.safetensors", &["cannot write nowhere/out.safetensors"]);
+    refused(
+        "{\"ids\": [1, 2, 3, 4]}\n",
+        "--pack 3",
+        &["bad.jsonl:1", "4 tokens", "--pack"],
+    );
+    refused(
+        "{\"ids\": [1]}\n",
+        "--grad out.safetensors",
+        &["nothing to differentiate"],
+    );
+    refused(
+        "{\"ids\": [1, 2]}\n",
+        "--grad nowhere/out.safetensors",
+        &["cannot write nowhere/out.safetensors"],
+    );
     refused("{\"ids\": [1, 2]}\n", "--pack 0", &["--pack"]);
-    tiny.run("score out/model absent.jsonl").refused(2, &["absent.jsonl"]);
+    tiny.run("score out/model absent.jsonl")
+        .refused(2, &["absent.jsonl"]);
 }

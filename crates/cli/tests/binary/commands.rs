@@ -7,23 +7,47 @@ use crate::tiny::Tiny;
 #[test]
 fn sampling_is_a_function_of_its_seed() {
     let tiny = Tiny::new();
-    tiny.run("train recipe.toml run.dir=out rl.steps=0 warmup.steps=2").well();
-    let sample = |words: &str| tiny.run(&format!("sample out/model --prompt 12 --max-new 6 {words}")).well().out;
-    assert_eq!(sample("--seed 5 --n 4"), sample("--seed 5 --n 4"));
-    assert_ne!(sample("--seed 5 --n 4"), sample("--seed 50 --n 4"));
-    let greedy = sample("--temperature 0 --n 3");
+    tiny.run("train recipe.toml run.dir=out rl.steps=0 warmup.steps=2")
+        .well();
+    let sample = |words: &str| {
+        tiny.run(&format!("sample out/model --prompt 12 {words}"))
+            .well()
+            .out
+    };
+    assert_eq!(
+        sample("--max-new 6 --seed 5 --n 4"),
+        sample("--max-new 6 --seed 5 --n 4")
+    );
+    assert_ne!(
+        sample("--max-new 6 --seed 5 --n 4"),
+        sample("--max-new 6 --seed 50 --n 4")
+    );
+    let greedy = sample("--max-new 6 --temperature 0 --n 3");
     let lines: Vec<&str> = greedy.lines().collect();
-    assert!(lines.len() == 3 && lines[0] == lines[1] && lines[1] == lines[2], "{greedy}");
+    assert!(
+        lines.len() == 3 && lines[0] == lines[1] && lines[1] == lines[2],
+        "{greedy}"
+    );
     // More answers than are decoded together.
     assert_eq!(sample("--n 18 --max-new 2").lines().count(), 18);
-    tiny.run("sample out/model --prompt z").refused(2, &["\"z\""]);
+    tiny.run("sample out/model --prompt z")
+        .refused(2, &["\"z\""]);
 }
 
 #[test]
 fn the_doctor_names_what_is_there() {
     let tiny = Tiny::new();
     let done = tiny.run("doctor").well();
-    for part in ["XLA plugin", "PJRT API", "SHA-256", "devices", "caches", "compiled", "python3", "nothing is missing"] {
+    for part in [
+        "XLA plugin",
+        "PJRT API",
+        "SHA-256",
+        "devices",
+        "caches",
+        "compiled",
+        "python3",
+        "nothing is missing",
+    ] {
         assert!(done.out.contains(part), "no {part:?} in\n{}", done.out);
     }
 }
@@ -32,32 +56,62 @@ fn the_doctor_names_what_is_there() {
 fn a_recipe_is_shown_with_its_defaults() {
     let tiny = Tiny::new();
     let shown = tiny.run("config recipe.toml seed=7").well().out;
-    assert!(shown.contains("seed = 7") && shown.contains("override 1") && shown.contains("beta1 = 0.9"), "{shown}");
+    assert!(
+        shown.contains("seed = 7") && shown.contains("override 1") && shown.contains("beta1 = 0.9"),
+        "{shown}"
+    );
     let reference = tiny.run("config --reference").well().out;
     assert!(reference.contains("group_size") && reference.contains("fsdp"));
-    tiny.run("config recipe.toml rl.group_size=1").refused(2, &["rl.group_size"]);
+    tiny.run("config recipe.toml rl.group_size=1")
+        .refused(2, &["rl.group_size"]);
 }
 
 #[test]
 fn benchmarks_give_numbers() {
     let tiny = Tiny::new();
-    let object = |words: &str| serde_json::from_str::<serde_json::Value>(&tiny.run(words).well().out).unwrap();
+    let object = |words: &str| {
+        serde_json::from_str::<serde_json::Value>(&tiny.run(words).well().out).unwrap()
+    };
     let dispatch = object("bench dispatch --calls 20 --json");
-    let arrays: Vec<_> = dispatch["dispatch"].as_array().unwrap().iter().map(|it| it["arrays"].as_u64().unwrap()).collect();
+    let arrays: Vec<_> = dispatch["dispatch"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["arrays"].as_u64().unwrap())
+        .collect();
     assert_eq!(arrays, [15, 300]);
     assert!(dispatch["dispatch"][1]["call_us"].as_f64().unwrap() > 0.0);
-    let step = object("bench step --model model --rows 2 --width 32 --steps 2 --micro-batches 2 --json");
-    for name in ["tokens_per_second", "host_share", "peak_bytes", "peak_over_needed", "temporary_bytes"] {
+    let step =
+        object("bench step --model model --rows 2 --width 32 --steps 2 --micro-batches 2 --json");
+    for name in [
+        "tokens_per_second",
+        "host_share",
+        "peak_bytes",
+        "peak_over_needed",
+        "temporary_bytes",
+    ] {
         assert!(step[name].as_f64().unwrap() > 0.0, "{name} in {step}");
     }
-    tiny.run("bench step --rows 3 --fsdp 2").refused(2, &["--rows 3", "--fsdp 2"]);
+    tiny.run("bench step --rows 3 --fsdp 2")
+        .refused(2, &["--rows 3", "--fsdp 2"]);
 }
 
 #[test]
 fn a_reader_that_goes_away_is_no_fault() {
     let tiny = Tiny::new();
-    let mut child = tiny.command("config --reference").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = tiny
+        .command("config --reference")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(0), String::new()));
+    assert_eq!(
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap()
+        ),
+        (Some(0), String::new())
+    );
 }

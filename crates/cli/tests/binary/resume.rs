@@ -11,7 +11,11 @@ const LONG: &str = "train recipe.toml rl.steps=40";
 /// Starts a run and waits until it has recorded `steps` steps.
 fn start(tiny: &Tiny, words: &str, steps: usize) -> Child {
     let mut command = tiny.command(words);
-    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let path = tiny.path("out/metrics.jsonl");
     let begun = Instant::now();
     loop {
@@ -21,7 +25,10 @@ fn start(tiny: &Tiny, words: &str, steps: usize) -> Child {
         }
         if child.try_wait().unwrap().is_some() || begun.elapsed() > Duration::from_secs(120) {
             let _ = child.kill();
-            panic!("it did not get to step {steps}: {:?}", Done::of(words, child.wait_with_output().unwrap()));
+            panic!(
+                "it did not get to step {steps}: {:?}",
+                Done::of(words, child.wait_with_output().unwrap())
+            );
         }
         sleep(Duration::from_millis(2));
     }
@@ -29,7 +36,13 @@ fn start(tiny: &Tiny, words: &str, steps: usize) -> Child {
 
 fn interrupt(child: &Child) {
     let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 #[test]
@@ -37,37 +50,75 @@ fn a_killed_run_goes_on_as_if_it_had_never_stopped() {
     let tiny = Tiny::new();
     tiny.run(&format!("{LONG} run.dir=straight")).well();
     for steps in [2, 8, 21] {
-        let mut child = start(&tiny, &format!("{LONG} run.dir=out --resume").replace(" --resume", if steps == 2 { "" } else { " --resume" }), steps);
+        let mut child = start(
+            &tiny,
+            &format!("{LONG} run.dir=out --resume")
+                .replace(" --resume", if steps == 2 { "" } else { " --resume" }),
+            steps,
+        );
         child.kill().unwrap();
-        assert_eq!(child.wait().unwrap().code(), None, "it was killed, not done");
+        assert_eq!(
+            child.wait().unwrap().code(),
+            None,
+            "it was killed, not done"
+        );
     }
     tiny.run(&format!("{LONG} run.dir=out --resume")).well();
     assert_eq!(tiny.metrics("straight"), tiny.metrics("out"));
-    assert_eq!(tiny.read("straight/samples.jsonl"), tiny.read("out/samples.jsonl"));
+    assert_eq!(
+        tiny.read("straight/samples.jsonl"),
+        tiny.read("out/samples.jsonl")
+    );
     let weights = |run| std::fs::read(tiny.path(run).join("model/model.safetensors")).unwrap();
-    assert!(weights("straight") == weights("out"), "the trained models differ");
+    assert!(
+        weights("straight") == weights("out"),
+        "the trained models differ"
+    );
 }
 
 #[test]
 fn ctrl_c_finishes_the_step_and_says_how_to_go_on() {
     let tiny = Tiny::new();
-    tiny.run(&format!("{LONG} run.dir=straight checkpoint.every_steps=0")).well();
-    let child = start(&tiny, &format!("{LONG} run.dir=out checkpoint.every_steps=0"), 7);
+    tiny.run(&format!("{LONG} run.dir=straight checkpoint.every_steps=0"))
+        .well();
+    let child = start(
+        &tiny,
+        &format!("{LONG} run.dir=out checkpoint.every_steps=0"),
+        7,
+    );
     interrupt(&child);
     let stopped = Done::of("interrupted", child.wait_with_output().unwrap());
     assert_eq!(stopped.code, Some(130), "{}", stopped.err);
     let steps = tiny.metrics("out").len();
     assert!(steps < 44);
-    assert!(stopped.err.contains(&format!("stopped after step {steps}")), "{}", stopped.err);
+    assert!(
+        stopped.err.contains(&format!("stopped after step {steps}")),
+        "{}",
+        stopped.err
+    );
     assert!(stopped.err.contains("--resume"), "{}", stopped.err);
-    assert!(tiny.path(&format!("out/checkpoints/step-{steps}/manifest.json")).exists());
+    assert!(
+        tiny.path(&format!("out/checkpoints/step-{steps}/manifest.json"))
+            .exists()
+    );
     assert!(tiny.path("out/report.html").exists());
 
-    let resumed = tiny.run(&format!("{LONG} run.dir=out checkpoint.every_steps=0 --resume")).well();
-    assert!(resumed.err.contains(&format!("after step {steps}")), "{}", resumed.err);
+    let resumed = tiny
+        .run(&format!(
+            "{LONG} run.dir=out checkpoint.every_steps=0 --resume"
+        ))
+        .well();
+    assert!(
+        resumed.err.contains(&format!("after step {steps}")),
+        "{}",
+        resumed.err
+    );
     assert_eq!(tiny.metrics("straight"), tiny.metrics("out"));
     // A run that is complete has nothing to go on with, which is no error.
-    tiny.run(&format!("{LONG} run.dir=out checkpoint.every_steps=0 --resume")).well();
+    tiny.run(&format!(
+        "{LONG} run.dir=out checkpoint.every_steps=0 --resume"
+    ))
+    .well();
     assert_eq!(tiny.metrics("straight"), tiny.metrics("out"));
 }
 
@@ -75,12 +126,16 @@ fn ctrl_c_finishes_the_step_and_says_how_to_go_on() {
 fn a_run_can_be_made_longer() {
     let tiny = Tiny::new();
     tiny.run("train recipe.toml run.dir=out").well();
-    tiny.run("train recipe.toml run.dir=out rl.steps=6 --resume").well();
-    tiny.run("train recipe.toml run.dir=straight rl.steps=6").well();
+    tiny.run("train recipe.toml run.dir=out rl.steps=6 --resume")
+        .well();
+    tiny.run("train recipe.toml run.dir=straight rl.steps=6")
+        .well();
     let without = |run: &str| {
         let mut metrics = tiny.metrics(run);
         // The shorter run was measured at its end.
-        metrics.iter_mut().for_each(|line| drop(line.remove("eval/pass@1")));
+        metrics
+            .iter_mut()
+            .for_each(|line| drop(line.remove("eval/pass@1")));
         metrics
     };
     assert_eq!(without("out"), without("straight"));
@@ -92,15 +147,25 @@ fn another_recipe_does_not_go_on_with_the_run() {
     tiny.run("train recipe.toml run.dir=out").well();
     let before = tiny.read("out/metrics.jsonl");
     tiny.run("train recipe.toml run.dir=out --resume seed=9 rl.learning_rate=0.5")
-        .refused(2, &["seed is 9, the run has 3", "rl.learning_rate is 0.5", "run.dir"]);
-    tiny.run("train recipe.toml run.dir=out").refused(2, &["not empty", "--resume"]);
-    tiny.run("train recipe.toml run.dir=nowhere --resume").refused(2, &["no run to resume"]);
+        .refused(
+            2,
+            &[
+                "seed is 9, the run has 3",
+                "rl.learning_rate is 0.5",
+                "run.dir",
+            ],
+        );
+    tiny.run("train recipe.toml run.dir=out")
+        .refused(2, &["not empty", "--resume"]);
+    tiny.run("train recipe.toml run.dir=nowhere --resume")
+        .refused(2, &["no run to resume"]);
     assert_eq!(tiny.read("out/metrics.jsonl"), before);
 
     // The same settings, but the data is not what it was.
     let train = tiny.read("train.jsonl").replace("\"25 =\"", "\"55 =\"");
     tiny.write("train.jsonl", &train);
-    tiny.run("train recipe.toml run.dir=out rl.steps=6 --resume").refused(2, &["data.train changed"]);
+    tiny.run("train recipe.toml run.dir=out rl.steps=6 --resume")
+        .refused(2, &["data.train changed"]);
     assert_eq!(tiny.read("out/metrics.jsonl"), before);
 }
 
@@ -109,7 +174,11 @@ fn a_damaged_checkpoint_is_named_and_never_taken_for_a_fresh_start() {
     let tiny = Tiny::new();
     tiny.run("train recipe.toml run.dir=out").well();
     let before = tiny.read("out/metrics.jsonl");
-    for name in ["params.safetensors", "optimizer.safetensors", "manifest.json"] {
+    for name in [
+        "params.safetensors",
+        "optimizer.safetensors",
+        "manifest.json",
+    ] {
         let path = tiny.path("out/checkpoints/step-8").join(name);
         let sound = std::fs::read(&path).unwrap();
         let mut damaged = sound.clone();
@@ -119,7 +188,8 @@ fn a_damaged_checkpoint_is_named_and_never_taken_for_a_fresh_start() {
         tiny.run("train recipe.toml run.dir=out --resume")
             .refused(1, &["damaged", name, "remove the folder", "step-6"]);
         std::fs::write(&path, &sound[..middle]).unwrap();
-        tiny.run("train recipe.toml run.dir=out --resume").refused(1, &["damaged", name]);
+        tiny.run("train recipe.toml run.dir=out --resume")
+            .refused(1, &["damaged", name]);
         std::fs::write(&path, &sound).unwrap();
     }
     assert_eq!(tiny.read("out/metrics.jsonl"), before);

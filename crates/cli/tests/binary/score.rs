@@ -7,26 +7,47 @@ use safetensors::SafeTensors;
 use crate::tiny::{Tiny, objects};
 
 fn folder(family: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "../../tests/fixtures/hf", family].iter().collect()
+    [
+        env!("CARGO_MANIFEST_DIR"),
+        "../../tests/fixtures/hf",
+        family,
+    ]
+    .iter()
+    .collect()
 }
 
 fn floats(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
     let view = file.tensor(name).unwrap();
-    view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    view.data()
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect()
 }
 
 fn ids(file: &SafeTensors<'_>, name: &str) -> Vec<Vec<i32>> {
     let view = file.tensor(name).unwrap();
-    let ids: Vec<i32> = view.data().chunks_exact(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
+    let ids: Vec<i32> = view
+        .data()
+        .chunks_exact(4)
+        .map(|b| i32::from_le_bytes(b.try_into().unwrap()))
+        .collect();
     ids.chunks(view.shape()[1]).map(<[i32]>::to_vec).collect()
 }
 
 #[track_caller]
 fn assert_near(found: &serde_json::Value, expected: &[f32], what: &str) {
-    let found: Vec<f64> = found.as_array().unwrap().iter().map(|it| it.as_f64().unwrap()).collect();
+    let found: Vec<f64> = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it.as_f64().unwrap())
+        .collect();
     assert_eq!(found.len(), expected.len(), "{what}");
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
-        assert!((a - f64::from(*b)).abs() <= 2e-5, "{what}: {a} instead of {b} at {i}");
+        assert!(
+            (a - f64::from(*b)).abs() <= 2e-5,
+            "{what}: {a} instead of {b} at {i}"
+        );
     }
 }
 
@@ -39,42 +60,85 @@ fn check(family: &str) {
 
     // Two full rows: log-probs, entropies and the gradient of their mean.
     let rows = ids(&reference, "input_ids");
-    let text: String = rows.iter().map(|ids| format!("{{\"ids\": {ids:?}}}\n")).collect();
+    let text: String = rows
+        .iter()
+        .map(|ids| format!("{{\"ids\": {ids:?}}}\n"))
+        .collect();
     tiny.write("rows.jsonl", &text);
-    let done = tiny.run(&format!("score {model} rows.jsonl --grad grad.safetensors")).well();
+    let done = tiny
+        .run(&format!("score {model} rows.jsonl --grad grad.safetensors"))
+        .well();
     let scored = objects(&done.out);
     let predicted = rows[0].len() - 1;
     for name in ["logprobs", "entropy"] {
         let all = floats(&reference, name);
         for (row, expected) in all.chunks(predicted).enumerate() {
-            assert_near(&scored[row][name], expected, &format!("{family} {name} of row {row}"));
+            assert_near(
+                &scored[row][name],
+                expected,
+                &format!("{family} {name} of row {row}"),
+            );
         }
     }
     let bytes = std::fs::read(tiny.path("grad.safetensors")).unwrap();
     let gradients = SafeTensors::deserialize(&bytes).unwrap();
-    let names: Vec<&str> = reference.names().into_iter().filter_map(|it| it.strip_prefix("grad.")).collect();
-    assert_eq!(names.len(), gradients.len(), "{family}: one gradient a parameter");
+    let names: Vec<&str> = reference
+        .names()
+        .into_iter()
+        .filter_map(|it| it.strip_prefix("grad."))
+        .collect();
+    assert_eq!(
+        names.len(),
+        gradients.len(),
+        "{family}: one gradient a parameter"
+    );
     for name in names {
         let expected = floats(&reference, &format!("grad.{name}"));
-        assert_eq!(gradients.tensor(name).unwrap().shape(), reference.tensor(&format!("grad.{name}")).unwrap().shape());
+        assert_eq!(
+            gradients.tensor(name).unwrap().shape(),
+            reference.tensor(&format!("grad.{name}")).unwrap().shape()
+        );
         let found = floats(&gradients, name);
-        let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+        let norm = |values: &mut dyn Iterator<Item = f32>| {
+            values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt()
+        };
         let error = norm(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
         let size = norm(&mut expected.iter().copied());
-        assert!(error <= 1e-4 * size, "{family}: the gradient of {name} is off by {}", error / size);
+        assert!(
+            error <= 1e-4 * size,
+            "{family}: the gradient of {name} is off by {}",
+            error / size
+        );
     }
 
     // Documents alone, and packed with others.
-    let mut documents: Vec<String> = reference.names().into_iter().filter(|it| it.ends_with(".input_ids")).map(str::to_owned).collect();
+    let mut documents: Vec<String> = reference
+        .names()
+        .into_iter()
+        .filter(|it| it.ends_with(".input_ids"))
+        .map(str::to_owned)
+        .collect();
     documents.sort();
-    let text: String = documents.iter().map(|it| format!("{{\"ids\": {:?}}}\n", ids(&reference, it)[0])).collect();
+    let text: String = documents
+        .iter()
+        .map(|it| format!("{{\"ids\": {:?}}}\n", ids(&reference, it)[0]))
+        .collect();
     tiny.write("docs.jsonl", &format!("{text}{{\"ids\": [7]}}\n"));
     for words in ["", "--pack 53", "--pack 38", "--pack 200"] {
-        let scored = objects(&tiny.run(&format!("score {model} docs.jsonl {words}")).well().out);
+        let scored = objects(
+            &tiny
+                .run(&format!("score {model} docs.jsonl {words}"))
+                .well()
+                .out,
+        );
         assert_eq!(scored.len(), documents.len() + 1);
         for (line, document) in scored.iter().zip(&documents) {
             let expected = floats(&reference, &document.replace("input_ids", "logprobs"));
-            assert_near(&line["logprobs"], &expected, &format!("{family} {document} {words}"));
+            assert_near(
+                &line["logprobs"],
+                &expected,
+                &format!("{family} {document} {words}"),
+            );
             assert_eq!(line["entropy"].as_array().unwrap().len(), expected.len());
         }
         assert_eq!(scored.last().unwrap()["logprobs"], serde_json::json!([]));

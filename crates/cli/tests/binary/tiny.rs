@@ -47,7 +47,9 @@ const CHARACTERS: &str = "0123456789 =+abc";
 
 impl Tiny {
     pub(crate) fn new() -> Self {
-        let tiny = Self { folder: tempfile::tempdir().unwrap() };
+        let tiny = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
         tiny.write("recipe.toml", RECIPE);
         let reverse = |n: usize| format!("{n:02}").chars().rev().collect::<String>();
         let problem = |n: usize| json!({ "prompt": format!("{n:02} ="), "answer": reverse(n) });
@@ -88,7 +90,10 @@ impl Tiny {
         });
         self.write(&format!("{name}/tokenizer.json"), &tokenizer.to_string());
         let config = json!({ "eos_token": "<eos>", "pad_token": "<pad>", "tokenizer_class": "PreTrainedTokenizerFast" });
-        self.write(&format!("{name}/tokenizer_config.json"), &config.to_string());
+        self.write(
+            &format!("{name}/tokenizer_config.json"),
+            &config.to_string(),
+        );
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -109,7 +114,9 @@ impl Tiny {
     /// The binary in this folder with these words, separated by spaces.
     pub(crate) fn command(&self, words: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferrotune"));
-        command.args(words.split_whitespace()).current_dir(self.folder.path());
+        command
+            .args(words.split_whitespace())
+            .current_dir(self.folder.path());
         command
     }
 
@@ -145,7 +152,12 @@ pub(crate) struct Done {
 impl Done {
     pub(crate) fn of(words: &str, output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        Self { words: words.to_owned(), code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+        Self {
+            words: words.to_owned(),
+            code: output.status.code(),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
     }
 
     /// It must have succeeded.
@@ -158,10 +170,27 @@ impl Done {
     /// It must have ended with this code and an error that says all of `parts`, and without a panic.
     #[track_caller]
     pub(crate) fn refused(self, code: i32, parts: &[&str]) -> Self {
-        assert_eq!(self.code, Some(code), "ferrotune {}\n{}{}", self.words, self.out, self.err);
-        assert!(self.err.contains("error: "), "ferrotune {}\n{}", self.words, self.err);
+        assert_eq!(
+            self.code,
+            Some(code),
+            "ferrotune {}\n{}{}",
+            self.words,
+            self.out,
+            self.err
+        );
+        assert!(
+            self.err.contains("error: "),
+            "ferrotune {}\n{}",
+            self.words,
+            self.err
+        );
         for part in parts {
-            assert!(self.err.contains(part), "ferrotune {}: no {part:?} in\n{}", self.words, self.err);
+            assert!(
+                self.err.contains(part),
+                "ferrotune {}: no {part:?} in\n{}",
+                self.words,
+                self.err
+            );
         }
         assert!(!self.err.contains("has a fault"), "{}", self.err);
         self
@@ -173,7 +202,9 @@ fn lines(objects: impl Iterator<Item = Value>) -> String {
 }
 
 pub(crate) fn objects(text: &str) -> Vec<Map<String, Value>> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
+        .collect()
 }
 
 /// Every file below a folder, sorted, relative to it.

@@ -4,7 +4,15 @@ use crate::tiny::{Tiny, files};
 
 /// Names that every step of a phase has.
 const WARMUP: [&str; 9] = [
-    "step", "phase", "loss", "grad_norm", "learning_rate", "skipped_updates", "entropy", "num_tokens", "step_time",
+    "step",
+    "phase",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "skipped_updates",
+    "entropy",
+    "num_tokens",
+    "step_time",
 ];
 const GRPO: [&str; 28] = [
     "step",
@@ -42,7 +50,14 @@ fn a_run_leaves_what_is_promised() {
     let tiny = Tiny::new();
     let done = tiny.run("train recipe.toml run.dir=out").well();
     assert_eq!(done.out, "", "results go to the run directory");
-    for part in ["device ", "compute ", "model ", "rows ", "step 8 grpo", "held-out pass@1"] {
+    for part in [
+        "device ",
+        "compute ",
+        "model ",
+        "rows ",
+        "step 8 grpo",
+        "held-out pass@1",
+    ] {
         assert!(done.err.contains(part), "no {part:?} in\n{}", done.err);
     }
 
@@ -53,15 +68,27 @@ fn a_run_leaves_what_is_promised() {
         assert_eq!(line["step"], step);
         let evaluated = [4, 6, 8].contains(&step);
         assert_eq!(line.contains_key("eval/pass@1"), evaluated, "step {step}");
-        let names: Vec<&str> = if step <= 4 { WARMUP.to_vec() } else { GRPO.to_vec() };
-        for name in names.into_iter().filter(|name| evaluated || *name != "eval/pass@1") {
+        let names: Vec<&str> = if step <= 4 {
+            WARMUP.to_vec()
+        } else {
+            GRPO.to_vec()
+        };
+        for name in names
+            .into_iter()
+            .filter(|name| evaluated || *name != "eval/pass@1")
+        {
             assert!(line.contains_key(name), "step {step} has no {name}");
         }
         assert_eq!(line["phase"], if step <= 4 { "warmup" } else { "grpo" });
         assert!(line["loss"].is_f64() && line["grad_norm"].is_f64());
     }
-    let difference = metrics[7]["sampling/sampling_logp_difference/max"].as_f64().unwrap();
-    assert!(difference < 1e-4, "trainer and sampler are one model, and differ by {difference}");
+    let difference = metrics[7]["sampling/sampling_logp_difference/max"]
+        .as_f64()
+        .unwrap();
+    assert!(
+        difference < 1e-4,
+        "trainer and sampler are one model, and differ by {difference}"
+    );
 
     let samples = tiny.objects("out/samples.jsonl");
     assert_eq!(samples.len(), 4 * 16);
@@ -75,29 +102,51 @@ fn a_run_leaves_what_is_promised() {
     }
 
     let left = files(&tiny.path("out"));
-    for name in ["config.resolved.toml", "report.html", "model/config.json", "model/model.safetensors", "model/tokenizer.json"] {
+    for name in [
+        "config.resolved.toml",
+        "report.html",
+        "model/config.json",
+        "model/model.safetensors",
+        "model/tokenizer.json",
+    ] {
         assert!(left.iter().any(|it| it == name), "no {name} in {left:?}");
     }
-    let checkpoints: Vec<_> = left.iter().filter(|it| it.starts_with("checkpoints/")).collect();
-    assert!(checkpoints.iter().all(|it| it.contains("step-6/") || it.contains("step-8/")), "{checkpoints:?}");
+    let checkpoints: Vec<_> = left
+        .iter()
+        .filter(|it| it.starts_with("checkpoints/"))
+        .collect();
+    assert!(
+        checkpoints
+            .iter()
+            .all(|it| it.contains("step-6/") || it.contains("step-8/")),
+        "{checkpoints:?}"
+    );
     assert!(tiny.read("out/report.html").contains("<svg"));
 
     // The resolved recipe is one, and gives the same run.
-    tiny.run("train out/config.resolved.toml run.dir=again").well();
+    tiny.run("train out/config.resolved.toml run.dir=again")
+        .well();
     assert_eq!(tiny.metrics("out"), tiny.metrics("again"));
-    assert_eq!(tiny.read("out/samples.jsonl"), tiny.read("again/samples.jsonl"));
+    assert_eq!(
+        tiny.read("out/samples.jsonl"),
+        tiny.read("again/samples.jsonl")
+    );
     // Another seed gives another.
-    tiny.run("train out/config.resolved.toml run.dir=other seed=4").well();
+    tiny.run("train out/config.resolved.toml run.dir=other seed=4")
+        .well();
     assert_ne!(tiny.metrics("out"), tiny.metrics("other"));
 
-    let sampled = tiny.run("sample out/model --prompt 25 --max-new 6 --n 3 --seed 1").well();
+    let sampled = tiny
+        .run("sample out/model --prompt 25 --max-new 6 --n 3 --seed 1")
+        .well();
     assert_eq!(sampled.out.lines().count(), 3);
 }
 
 #[test]
 fn the_warm_up_learns() {
     let tiny = Tiny::new();
-    tiny.run("train recipe.toml run.dir=out rl.steps=0 warmup.steps=60").well();
+    tiny.run("train recipe.toml run.dir=out rl.steps=0 warmup.steps=60")
+        .well();
     let metrics = tiny.metrics("out");
     let loss = |i: usize| metrics[i]["loss"].as_f64().unwrap();
     assert!(loss(59) < 0.6 * loss(0), "from {} to {}", loss(0), loss(59));
@@ -108,8 +157,13 @@ fn the_warm_up_learns() {
 fn two_devices_give_the_losses_of_one() {
     let tiny = Tiny::new();
     let steps = "warmup.steps=12 rl.steps=8 checkpoint.every_steps=0";
-    tiny.run(&format!("train recipe.toml {steps} run.dir=one")).well();
-    let done = tiny.run(&format!("train recipe.toml {steps} run.dir=two mesh.fsdp=2")).well();
+    tiny.run(&format!("train recipe.toml {steps} run.dir=one"))
+        .well();
+    let done = tiny
+        .run(&format!(
+            "train recipe.toml {steps} run.dir=two mesh.fsdp=2"
+        ))
+        .well();
     assert!(done.err.contains("2 cpu devices"), "{}", done.err);
     let (one, two) = (tiny.metrics("one"), tiny.metrics("two"));
     assert_eq!((one.len(), two.len()), (20, 20));
@@ -118,7 +172,11 @@ fn two_devices_give_the_losses_of_one() {
             let (x, y) = (a[name].as_f64().unwrap(), b[name].as_f64().unwrap());
             // A policy loss may be next to nothing, being a sum of advantages that cancel.
             let scale = x.abs().max(y.abs()).max(1e-2);
-            assert!((x - y).abs() <= 1e-5 * scale, "step {}: {name} is {x} and {y}", a["step"]);
+            assert!(
+                (x - y).abs() <= 1e-5 * scale,
+                "step {}: {name} is {x} and {y}",
+                a["step"]
+            );
         }
         assert_eq!(a.get("reward"), b.get("reward"));
     }
@@ -128,10 +186,30 @@ fn two_devices_give_the_losses_of_one() {
 fn a_step_in_which_nothing_is_learned_is_a_step() {
     let tiny = Tiny::new();
     // No answer is ever right, so every advantage is zero.
-    let wrong = tiny.read("train.jsonl").replace("\"answer\":\"", "\"answer\":\"c");
+    let wrong = tiny
+        .read("train.jsonl")
+        .replace("\"answer\":\"", "\"answer\":\"c");
     tiny.write("train.jsonl", &wrong);
-    tiny.run("train recipe.toml run.dir=out warmup.steps=1").well();
+    tiny.run("train recipe.toml run.dir=out warmup.steps=1")
+        .well();
     let last = tiny.metrics("out").pop().unwrap();
     assert_eq!(last["frac_reward_zero_std"], 1.0);
-    assert_eq!((last["loss"].as_f64(), last["grad_norm"].as_f64()), (Some(0.0), Some(0.0)));
+    assert_eq!(
+        (last["loss"].as_f64(), last["grad_norm"].as_f64()),
+        (Some(0.0), Some(0.0))
+    );
+}
+
+#[test]
+fn a_run_that_goes_astray_fails_and_names_the_way_back() {
+    let tiny = Tiny::new();
+    // Weights that overflow: from then on nothing is a number.
+    tiny.run("train recipe.toml run.dir=out warmup.learning_rate=1e38")
+        .refused(1, &["step ", "finite"]);
+    // Only the reinforcement does, so there is a checkpoint to go back to.
+    tiny.run("train recipe.toml run.dir=later rl.learning_rate=1e38")
+        .refused(1, &["finite", "checkpoints/step-3", "--resume"]);
+    for run in ["out", "later"] {
+        assert!(!tiny.path(run).join("model").exists());
+    }
 }

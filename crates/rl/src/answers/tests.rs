@@ -9,7 +9,11 @@ use crate::words::Words;
 fn problems() -> (tempfile::TempDir, Tokenizer, Problems) {
     let (dir, tokenizer) = crate::words::tests::characters("abc");
     let path = dir.path().join("data.jsonl");
-    std::fs::write(&path, "{\"prompt\": \"ab\", \"answer\": \"c\"}\n{\"prompt\": \"b\", \"answer\": \"a\"}\n").unwrap();
+    std::fs::write(
+        &path,
+        "{\"prompt\": \"ab\", \"answer\": \"c\"}\n{\"prompt\": \"b\", \"answer\": \"a\"}\n",
+    )
+    .unwrap();
     let words = Words {
         tokenizer: tokenizer.clone(),
         template: "{prompt}".to_owned(),
@@ -22,15 +26,28 @@ fn problems() -> (tempfile::TempDir, Tokenizer, Problems) {
 }
 
 fn completion(tokens: &[u32]) -> Completion {
-    let finish = if tokens.last() == Some(&0) { Finish::Stop } else { Finish::Length };
+    let finish = if tokens.last() == Some(&0) {
+        Finish::Stop
+    } else {
+        Finish::Length
+    };
     let logprobs: Vec<f32> = (0..tokens.len()).map(|i| -0.5 - i as f32).collect();
-    Completion { tokens: tokens.to_vec(), raw_logprobs: logprobs.clone(), logprobs, finish }
+    Completion {
+        tokens: tokens.to_vec(),
+        raw_logprobs: logprobs.clone(),
+        logprobs,
+        finish,
+    }
 }
 
 #[test]
 fn requests_are_groups_with_seeds_of_their_own() {
     let (_dir, _, problems) = problems();
-    let asked = Asked { problems: &problems, chosen: &[1, 0, 1], group_size: 2 };
+    let asked = Asked {
+        problems: &problems,
+        chosen: &[1, 0, 1],
+        group_size: 2,
+    };
     let requests = asked.requests(7, 3, 0.5, 4);
     let prompts: Vec<&[u32]> = requests.iter().map(|it| it.prompt.as_slice()).collect();
     assert_eq!(prompts, [&[2][..], &[2], &[1, 2], &[1, 2], &[2], &[2]]);
@@ -38,17 +55,41 @@ fn requests_are_groups_with_seeds_of_their_own() {
     assert_eq!(seeds[3], answer_seed(7, 3, 1, 1));
     seeds.sort_unstable();
     seeds.dedup();
-    assert_eq!(seeds.len(), 6, "the same problem twice in a step is sampled anew");
-    assert!(requests.iter().all(|it| it.temperature == 0.5 && it.max_new_tokens == 4));
+    assert_eq!(
+        seeds.len(),
+        6,
+        "the same problem twice in a step is sampled anew"
+    );
+    assert!(
+        requests
+            .iter()
+            .all(|it| it.temperature == 0.5 && it.max_new_tokens == 4)
+    );
 }
 
 #[test]
 fn answers_are_judged_and_weighed_within_their_groups() {
     let (_dir, tokenizer, problems) = problems();
-    let asked = Asked { problems: &problems, chosen: &[0, 1], group_size: 2 };
+    let asked = Asked {
+        problems: &problems,
+        chosen: &[0, 1],
+        group_size: 2,
+    };
     // Right; right but for its end; wrong; wrong.
-    let completions = vec![completion(&[3, 0]), completion(&[1, 2, 3]), completion(&[2, 0]), completion(&[0])];
-    let answers = Answers::judge(&asked, completions, &tokenizer, Checker::Exact, Estimator::GroupMean).unwrap();
+    let completions = vec![
+        completion(&[3, 0]),
+        completion(&[1, 2, 3]),
+        completion(&[2, 0]),
+        completion(&[0]),
+    ];
+    let answers = Answers::judge(
+        &asked,
+        completions,
+        &tokenizer,
+        Checker::Exact,
+        Estimator::GroupMean,
+    )
+    .unwrap();
     let metrics = answers.metrics();
     let expected = [
         ("reward", 0.25),
@@ -64,23 +105,43 @@ fn answers_are_judged_and_weighed_within_their_groups() {
     ];
     assert_eq!(metrics.len(), expected.len());
     for (name, value) in expected {
-        assert!((metrics[name].as_f64().unwrap() - value).abs() < 1e-12, "{name}: {}", metrics[name]);
+        assert!(
+            (metrics[name].as_f64().unwrap() - value).abs() < 1e-12,
+            "{name}: {}",
+            metrics[name]
+        );
     }
 
     let trajectories = answers.trajectories(9);
     assert_eq!(trajectories[1].tokens, [1, 2, 1, 2, 3]);
     assert_eq!(trajectories[1].loss_mask, [false, false, true, true, true]);
-    assert_eq!(trajectories[1].fields.get(Field::Advantage).unwrap(), [0.0, 0.0, -0.5, -0.5, -0.5]);
+    assert_eq!(
+        trajectories[1].fields.get(Field::Advantage).unwrap(),
+        [0.0, 0.0, -0.5, -0.5, -0.5]
+    );
     for field in [Field::OldLogprob, Field::SamplerLogprob] {
-        assert_eq!(trajectories[1].fields.get(field).unwrap(), [0.0, 0.0, -0.5, -1.5, -2.5]);
+        assert_eq!(
+            trajectories[1].fields.get(field).unwrap(),
+            [0.0, 0.0, -0.5, -1.5, -2.5]
+        );
     }
     let groups: Vec<usize> = trajectories.iter().map(|it| it.group).collect();
     assert_eq!(groups, [0, 0, 1, 1]);
 
     let samples = answers.into_samples();
-    let shown: Vec<(&str, f32, f32)> =
-        samples.iter().map(|it| (it.answer.as_str(), it.reward, it.advantage)).collect();
-    assert_eq!(shown, [("c", 1.0, 0.5), ("abc", 0.0, -0.5), ("b", 0.0, 0.0), ("", 0.0, 0.0)]);
+    let shown: Vec<(&str, f32, f32)> = samples
+        .iter()
+        .map(|it| (it.answer.as_str(), it.reward, it.advantage))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("c", 1.0, 0.5),
+            ("abc", 0.0, -0.5),
+            ("b", 0.0, 0.0),
+            ("", 0.0, 0.0)
+        ]
+    );
 }
 
 #[test]

@@ -12,7 +12,11 @@ fn plan(warmup: u64, grpo: u64, evaluate_every: u64) -> Plan {
         total_steps: 1,
         final_ratio: 0.0,
     };
-    let imitation = Imitation { steps: warmup, batch_size: 1, schedule };
+    let imitation = Imitation {
+        steps: warmup,
+        batch_size: 1,
+        schedule,
+    };
     let reinforcement = Reinforcement {
         steps: grpo,
         prompts_per_step: 1,
@@ -20,7 +24,10 @@ fn plan(warmup: u64, grpo: u64, evaluate_every: u64) -> Plan {
         updates_per_step: 1,
         estimator: Estimator::GroupNorm,
         aggregation: Aggregation::TokenMean,
-        clip: ClipRange { low: 0.2, high: 0.2 },
+        clip: ClipRange {
+            low: 0.2,
+            high: 0.2,
+        },
         temperature: 1.0,
         schedule,
     };
@@ -37,7 +44,9 @@ fn plan(warmup: u64, grpo: u64, evaluate_every: u64) -> Plan {
 }
 
 fn evaluated(plan: &Plan) -> Vec<u64> {
-    (1..=plan.total_steps()).filter(|&step| plan.evaluates_after(step)).collect()
+    (1..=plan.total_steps())
+        .filter(|&step| plan.evaluates_after(step))
+        .collect()
 }
 
 #[test]
@@ -57,5 +66,8 @@ fn steps_of_reinforcement_are_counted_from_its_first() {
 fn phases_follow_each_other() {
     let plan = plan(2, 2, 0);
     let phases: Vec<Phase> = (1..=4).map(|step| plan.phase(step)).collect();
-    assert_eq!(phases, [Phase::Warmup, Phase::Warmup, Phase::Grpo, Phase::Grpo]);
+    assert_eq!(
+        phases,
+        [Phase::Warmup, Phase::Warmup, Phase::Grpo, Phase::Grpo]
+    );
 }

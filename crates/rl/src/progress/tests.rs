@@ -3,7 +3,12 @@
 use super::*;
 
 fn progress() -> Progress {
-    let order = |seed| DataOrder { seed, epoch: 2, position: 7, problems: 60 };
+    let order = |seed| DataOrder {
+        seed,
+        epoch: 2,
+        position: 7,
+        problems: 60,
+    };
     Progress {
         schema: Progress::SCHEMA,
         completed: 12,
@@ -11,7 +16,11 @@ fn progress() -> Progress {
         failed_updates: 1,
         demonstrations: Some(order(u64::MAX)),
         problems: order(5),
-        data: Fingerprint { train: "a".into(), heldout: "b".into(), demonstrations: "c".into() },
+        data: Fingerprint {
+            train: "a".into(),
+            heldout: "b".into(),
+            demonstrations: "c".into(),
+        },
     }
 }
 
@@ -37,6 +46,13 @@ fn other_schemas_and_other_things_are_refused() {
 
 #[test]
 fn data_that_changed_is_named() {
-    let other = Fingerprint { train: "a".into(), heldout: "x".into(), demonstrations: "y".into() };
-    assert_eq!(progress().data.differences(&other), ["data.heldout", "data.demonstrations"]);
+    let other = Fingerprint {
+        train: "a".into(),
+        heldout: "x".into(),
+        demonstrations: "y".into(),
+    };
+    assert_eq!(
+        progress().data.differences(&other),
+        ["data.heldout", "data.demonstrations"]
+    );
 }

@@ -1,0 +1,98 @@
+//! The recipe's values as the algorithm takes them.
+
+use ferrotune_batch::{Aggregation, DEFAULT_PAD_ALIGN, Packing, PadPosition};
+use ferrotune_engine::{Schedule, ScheduleKind};
+use ferrotune_recipe as recipe;
+use ferrotune_recipe::Recipe;
+use ferrotune_rl::{ClipRange, Estimator, Imitation, Plan, Reinforcement};
+
+use crate::failure::{Failure, OrFail};
+use crate::train::inputs::checker;
+
+/// The whole plan.
+///
+/// Refuses an aggregation whose denominator does not fit.
+pub(crate) fn plan(recipe: &Recipe) -> Result<Plan, Failure> {
+    let (warmup, rl) = (&recipe.warmup, &recipe.rl);
+    let imitation = Imitation {
+        steps: warmup.steps as u64,
+        batch_size: warmup.batch_size,
+        schedule: Schedule {
+            kind: schedule_kind(warmup.lr_schedule),
+            peak: warmup.learning_rate,
+            warmup_steps: warmup.lr_warmup_steps as u64,
+            total_steps: warmup.steps as u64,
+            final_ratio: warmup.min_lr_ratio,
+        },
+    };
+    let reinforcement = Reinforcement {
+        steps: rl.steps as u64,
+        prompts_per_step: rl.prompts_per_step,
+        group_size: rl.group_size,
+        updates_per_step: rl.updates_per_step,
+        estimator: estimator(rl.advantage),
+        aggregation: aggregation(recipe)?,
+        clip: ClipRange {
+            low: rl.clip_ratio_low,
+            high: rl.clip_ratio_high,
+        },
+        temperature: recipe.rollout.temperature,
+        schedule: Schedule {
+            kind: schedule_kind(rl.lr_schedule),
+            peak: rl.learning_rate,
+            warmup_steps: rl.lr_warmup_steps as u64,
+            total_steps: rl.steps as u64,
+            final_ratio: rl.min_lr_ratio,
+        },
+    };
+    Ok(Plan {
+        seed: recipe.seed,
+        warmup: (warmup.steps > 0).then_some(imitation),
+        grpo: (rl.steps > 0).then_some(reinforcement),
+        packing: packing(recipe),
+        rows_per_micro_batch: recipe.packing.rows_per_micro_batch,
+        max_new_tokens: recipe.rollout.max_new_tokens,
+        checker: checker(recipe),
+        evaluate_every: recipe.eval.every_steps as u64,
+    })
+}
+
+fn schedule_kind(kind: recipe::LrSchedule) -> ScheduleKind {
+    match kind {
+        recipe::LrSchedule::Constant => ScheduleKind::Constant,
+        recipe::LrSchedule::Cosine => ScheduleKind::Cosine,
+        recipe::LrSchedule::Linear => ScheduleKind::Linear,
+    }
+}
+
+fn estimator(advantage: recipe::Advantage) -> Estimator {
+    match advantage {
+        recipe::Advantage::GroupNorm => Estimator::GroupNorm,
+        recipe::Advantage::GroupMean => Estimator::GroupMean,
+        recipe::Advantage::Rloo => Estimator::Rloo,
+    }
+}
+
+fn aggregation(recipe: &Recipe) -> Result<Aggregation, Failure> {
+    let rl = &recipe.rl;
+    // The answers of one update, each as long as it may be.
+    let answers = rl.prompts_per_step * rl.group_size / rl.updates_per_step;
+    let constant = (rl.loss_aggregation == recipe::LossAggregation::TokenSum)
+        .then_some(answers as f64 * recipe.rollout.max_new_tokens as f64);
+    Aggregation::parse(rl.loss_aggregation.word(), constant).or_refuse()
+}
+
+fn packing(recipe: &Recipe) -> Packing {
+    let packing = &recipe.packing;
+    let (pad_position, pad_align) = match packing.pad_position {
+        recipe::PadPosition::End => (PadPosition::End, DEFAULT_PAD_ALIGN),
+        recipe::PadPosition::Start => (PadPosition::Start, packing.pad_align),
+    };
+    Packing {
+        max_segments: packing.max_segments,
+        segment_align: packing.segment_align,
+        pad_position,
+        pad_align,
+        ..Packing::packed(packing.row_tokens)
+    }
+}
