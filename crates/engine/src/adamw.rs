@@ -19,10 +19,16 @@ pub struct AdamW {
 /// Names of the arrays of the optimizer state for parameters of the given names: first moments, second moments, and the
 /// number of updates made.
 pub(crate) fn state_leaves(params: &[Leaf]) -> Vec<Leaf> {
-    let moment = |kind: &str, p: &Leaf| Leaf { name: format!("{kind}/{}", p.name), ..p.clone() };
+    let moment = |kind: &str, p: &Leaf| Leaf {
+        name: format!("{kind}/{}", p.name),
+        ..p.clone()
+    };
     let first = params.iter().map(|p| moment("first", p));
     let second = params.iter().map(|p| moment("second", p));
-    first.chain(second).chain([Leaf::new("count", DType::S32, &[], &[])]).collect()
+    first
+        .chain(second)
+        .chain([Leaf::new("count", DType::S32, &[], &[])])
+        .collect()
 }
 
 /// What an update makes.
@@ -64,11 +70,15 @@ pub(crate) fn update(
     let (second, count) = (&rest[..n], &rest[n]);
 
     let squares = gradients.iter().map(|d| d.square().sum_all());
-    let total = squares.reduce(|a, b| a + b).expect("a model has parameters");
+    let total = squares
+        .reduce(|a, b| a + b)
+        .expect("a model has parameters");
     let grad_norm = total.sqrt();
     let finite = grad_norm.is_finite();
     let limit = g.scalar(max_grad_norm.min(f64::from(f32::MAX)), DType::F32);
-    let scale = grad_norm.gt(&limit).select(&(&limit / &grad_norm), &g.scalar(1.0, DType::F32));
+    let scale = grad_norm
+        .gt(&limit)
+        .select(&(&limit / &grad_norm), &g.scalar(1.0, DType::F32));
 
     let next_count = count + finite.convert(DType::S32);
     let steps = (count + 1.0).convert(DType::F32);
@@ -76,7 +86,12 @@ pub(crate) fn update(
     let correction = |beta: f64| -(&steps * beta.ln()).expm1();
     let (unbias1, unbias2) = (correction(settings.beta1), correction(settings.beta2));
 
-    let mut updated = Updated { params: Vec::new(), state: Vec::new(), grad_norm, skipped: finite.not().convert(DType::F32) };
+    let mut updated = Updated {
+        params: Vec::new(),
+        state: Vec::new(),
+        grad_norm,
+        skipped: finite.not().convert(DType::F32),
+    };
     let mut seconds = Vec::new();
     for (i, spec) in layout.specs().iter().enumerate() {
         let d = &gradients[i] * &scale;
@@ -84,7 +99,10 @@ pub(crate) fn update(
         let v = &second[i] * settings.beta2 + d.square() * (1.0 - settings.beta2);
         // Behind the barrier the parameter reads the new moments. Otherwise XLA computes them again from the old ones, which
         // it must then copy before they are overwritten.
-        let moments = g.barrier(&[&finite.select(&m, &first[i]), &finite.select(&v, &second[i])]);
+        let moments = g.barrier(&[
+            &finite.select(&m, &first[i]),
+            &finite.select(&v, &second[i]),
+        ]);
         let (m, v) = (&moments[0], &moments[1]);
         let mut direction = (m / &unbias1) / ((v / &unbias2).sqrt() + settings.eps);
         if settings.weight_decay != 0.0 && decays(&spec.name, spec.dims.len()) {

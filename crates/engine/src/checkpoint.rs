@@ -47,7 +47,10 @@ struct Sealed {
 }
 
 fn hash(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+    Sha256::digest(bytes)
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect()
 }
 
 fn stored_dtype(dtype: DType) -> Dtype {
@@ -67,7 +70,9 @@ fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 }
 
 fn sync_folder(path: &Path) -> Result<(), Error> {
-    File::open(path).and_then(|f| f.sync_all()).map_err(Error::io("sync", path))
+    File::open(path)
+        .and_then(|f| f.sync_all())
+        .map_err(Error::io("sync", path))
 }
 
 /// Name under which a checkpoint is made before it gets its own.
@@ -78,7 +83,12 @@ fn partial(dir: &Path) -> PathBuf {
 }
 
 /// Writes groups of arrays to `dir`.
-pub(crate) fn write(dir: &Path, step: u64, extra: &serde_json::Value, groups: &[(&str, &Group)]) -> Result<(), Error> {
+pub(crate) fn write(
+    dir: &Path,
+    step: u64,
+    extra: &serde_json::Value,
+    groups: &[(&str, &Group)],
+) -> Result<(), Error> {
     let made = partial(dir);
     if made.exists() {
         fs::remove_dir_all(&made).map_err(Error::io("remove", &made))?;
@@ -92,22 +102,43 @@ pub(crate) fn write(dir: &Path, step: u64, extra: &serde_json::Value, groups: &[
     result
 }
 
-fn fill(made: &Path, step: u64, extra: &serde_json::Value, groups: &[(&str, &Group)]) -> Result<(), Error> {
+fn fill(
+    made: &Path,
+    step: u64,
+    extra: &serde_json::Value,
+    groups: &[(&str, &Group)],
+) -> Result<(), Error> {
     let mut files = Vec::new();
     for (name, group) in groups {
         let arrays = group.to_host()?;
         let views = group.layout().names().zip(&arrays).map(|(name, a)| {
             let view = TensorView::new(stored_dtype(a.dtype()), a.dims().to_vec(), a.bytes());
-            (name.to_owned(), view.expect("an array on the host has as many bytes as its type says"))
+            (
+                name.to_owned(),
+                view.expect("an array on the host has as many bytes as its type says"),
+            )
         });
-        let bytes = safetensors::serialize(views.collect::<Vec<_>>(), None).expect("views of whole arrays can be written");
+        let bytes = safetensors::serialize(views.collect::<Vec<_>>(), None)
+            .expect("views of whole arrays can be written");
         let name = format!("{name}.safetensors");
         write_synced(&made.join(&name), &bytes)?;
-        files.push(FileEntry { name, bytes: bytes.len() as u64, sha256: hash(&bytes) });
+        files.push(FileEntry {
+            name,
+            bytes: bytes.len() as u64,
+            sha256: hash(&bytes),
+        });
     }
-    let saved = Saved { schema: SCHEMA, step, extra: extra.clone(), files };
+    let saved = Saved {
+        schema: SCHEMA,
+        step,
+        extra: extra.clone(),
+        files,
+    };
     let contents = serde_json::to_string(&saved).expect("the manifest is plain data");
-    let sealed = Sealed { sha256: hash(contents.as_bytes()), contents };
+    let sealed = Sealed {
+        sha256: hash(contents.as_bytes()),
+        contents,
+    };
     let text = serde_json::to_string_pretty(&sealed).expect("the manifest is plain data");
     write_synced(&made.join(MANIFEST), text.as_bytes())?;
     sync_folder(made)
@@ -129,36 +160,59 @@ fn publish(made: &Path, dir: &Path) -> Result<(), Error> {
     if let Some(parent) = dir.parent() {
         sync_folder(parent)?;
     }
-    if replaces { fs::remove_dir_all(&old).map_err(Error::io("remove", &old)) } else { Ok(()) }
+    if replaces {
+        fs::remove_dir_all(&old).map_err(Error::io("remove", &old))
+    } else {
+        Ok(())
+    }
 }
 
 fn corrupt(file: &Path, reason: impl Into<String>) -> Error {
-    Error::Corrupt { file: file.to_owned(), reason: reason.into() }
+    Error::Corrupt {
+        file: file.to_owned(),
+        reason: reason.into(),
+    }
 }
 
 fn read_manifest(dir: &Path) -> Result<Saved, Error> {
     let path = dir.join(MANIFEST);
     if !dir.is_dir() {
-        return Err(Error::Absent { path: dir.to_owned() });
+        return Err(Error::Absent {
+            path: dir.to_owned(),
+        });
     }
     if !path.exists() {
-        return Err(corrupt(&path, "it is missing, so the checkpoint is not complete"));
+        return Err(corrupt(
+            &path,
+            "it is missing, so the checkpoint is not complete",
+        ));
     }
     let bytes = fs::read(&path).map_err(Error::io("read", &path))?;
-    let sealed: Sealed = serde_json::from_slice(&bytes).map_err(|e| corrupt(&path, e.to_string()))?;
+    let sealed: Sealed =
+        serde_json::from_slice(&bytes).map_err(|e| corrupt(&path, e.to_string()))?;
     if hash(sealed.contents.as_bytes()) != sealed.sha256 {
         return Err(corrupt(&path, "its SHA-256 does not match"));
     }
-    let saved: Saved = serde_json::from_str(&sealed.contents).map_err(|e| corrupt(&path, e.to_string()))?;
+    let saved: Saved =
+        serde_json::from_str(&sealed.contents).map_err(|e| corrupt(&path, e.to_string()))?;
     if saved.schema != SCHEMA {
-        let difference = format!("it has schema version {}, this program reads {SCHEMA}", saved.schema);
-        return Err(Error::Incompatible { path: dir.to_owned(), differences: vec![difference] });
+        let difference = format!(
+            "it has schema version {}, this program reads {SCHEMA}",
+            saved.schema
+        );
+        return Err(Error::Incompatible {
+            path: dir.to_owned(),
+            differences: vec![difference],
+        });
     }
     Ok(saved)
 }
 
 /// Reads a checkpoint into host arrays in the order of the layouts. Every file is verified before any is used.
-pub(crate) fn read(dir: &Path, layouts: &[(&str, &Layout)]) -> Result<(Saved, Vec<Vec<HostArray>>), Error> {
+pub(crate) fn read(
+    dir: &Path,
+    layouts: &[(&str, &Layout)],
+) -> Result<(Saved, Vec<Vec<HostArray>>), Error> {
     let saved = read_manifest(dir)?;
     let mut contents: HashMap<&str, Vec<u8>> = HashMap::new();
     for entry in &saved.files {
@@ -168,10 +222,16 @@ pub(crate) fn read(dir: &Path, layouts: &[(&str, &Layout)]) -> Result<(Saved, Ve
         }
         let bytes = fs::read(&path).map_err(Error::io("read", &path))?;
         if bytes.len() as u64 != entry.bytes {
-            return Err(corrupt(&path, format!("it has {} bytes, {} were written", bytes.len(), entry.bytes)));
+            return Err(corrupt(
+                &path,
+                format!("it has {} bytes, {} were written", bytes.len(), entry.bytes),
+            ));
         }
         if hash(&bytes) != entry.sha256 {
-            return Err(corrupt(&path, "its SHA-256 does not match what was written"));
+            return Err(corrupt(
+                &path,
+                "its SHA-256 does not match what was written",
+            ));
         }
         contents.insert(&entry.name, bytes);
     }
@@ -185,12 +245,20 @@ pub(crate) fn read(dir: &Path, layouts: &[(&str, &Layout)]) -> Result<(Saved, Ve
         }
     }
     if !differences.is_empty() {
-        return Err(Error::Incompatible { path: dir.to_owned(), differences });
+        return Err(Error::Incompatible {
+            path: dir.to_owned(),
+            differences,
+        });
     }
     Ok((saved, groups))
 }
 
-fn arrays(path: &Path, bytes: &[u8], layout: &Layout, differences: &mut Vec<String>) -> Result<Vec<HostArray>, Error> {
+fn arrays(
+    path: &Path,
+    bytes: &[u8],
+    layout: &Layout,
+    differences: &mut Vec<String>,
+) -> Result<Vec<HostArray>, Error> {
     let stored = SafeTensors::deserialize(bytes).map_err(|e| corrupt(path, e.to_string()))?;
     let mut arrays = Vec::new();
     for spec in layout.specs() {
@@ -201,19 +269,31 @@ fn arrays(path: &Path, bytes: &[u8], layout: &Layout, differences: &mut Vec<Stri
             }
             Ok(view) => {
                 let wanted = format!("{:?} {:?}", stored_dtype(spec.dtype), spec.dims);
-                differences.push(format!("`{}` is {:?} {:?}, the run wants {wanted}", spec.name, view.dtype(), view.shape()));
+                differences.push(format!(
+                    "`{}` is {:?} {:?}, the run wants {wanted}",
+                    spec.name,
+                    view.dtype(),
+                    view.shape()
+                ));
             }
             Err(_) => differences.push(format!("`{}` is not in it", spec.name)),
         }
     }
-    let extra = stored.names().into_iter().filter(|n| layout.position(n).is_none());
+    let extra = stored
+        .names()
+        .into_iter()
+        .filter(|n| layout.position(n).is_none());
     differences.extend(extra.map(|n| format!("`{n}` is in it, the run has no such array")));
     Ok(arrays)
 }
 
 /// Step of a folder called `step-N`.
 fn step_of(path: &Path) -> Option<u64> {
-    path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
+    path.file_name()?
+        .to_str()?
+        .strip_prefix("step-")?
+        .parse()
+        .ok()
 }
 
 /// Complete checkpoints under `dir`, oldest first.

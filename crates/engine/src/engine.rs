@@ -98,8 +98,19 @@ impl Pending {
         let value = |a: &HostArray| f64::from(a.as_slice::<f32>()[0]);
         let report = self.report.to_host()?;
         let metrics = self.metrics.to_host()?;
-        let metrics = self.metrics.layout().names().map(str::to_owned).zip(metrics.iter().map(value)).collect();
-        Ok(UpdateReport { step: self.step, grad_norm: value(&report[0]), skipped: value(&report[1]) != 0.0, metrics })
+        let metrics = self
+            .metrics
+            .layout()
+            .names()
+            .map(str::to_owned)
+            .zip(metrics.iter().map(value))
+            .collect();
+        Ok(UpdateReport {
+            step: self.step,
+            grad_norm: value(&report[0]),
+            skipped: value(&report[1]) != 0.0,
+            metrics,
+        })
     }
 }
 
@@ -127,7 +138,12 @@ impl Engine {
     ) -> Result<Self, Error> {
         let specs = model.params();
         check_parameters(&specs, params)?;
-        let leaf = |s: &ParamSpec| Leaf { name: s.path.clone(), dtype: s.dtype, dims: s.dims.clone(), axes: s.axes.clone() };
+        let leaf = |s: &ParamSpec| Leaf {
+            name: s.path.clone(),
+            dtype: s.dtype,
+            dims: s.dims.clone(),
+            axes: s.axes.clone(),
+        };
         let leaves: Vec<Leaf> = specs.iter().map(leaf).collect();
         let param_layout = Layout::new(mesh, rules, &leaves)?;
         let state_layout = Layout::new(mesh, rules, &adamw::state_leaves(&leaves))?;
@@ -175,7 +191,13 @@ impl Engine {
         Ok(())
     }
 
-    fn gradient_program(&mut self, rows: usize, width: usize, loss: &Loss, adds: bool) -> Result<GradientKey, Error> {
+    fn gradient_program(
+        &mut self,
+        rows: usize,
+        width: usize,
+        loss: &Loss,
+        adds: bool,
+    ) -> Result<GradientKey, Error> {
         let key = (loss.name.clone(), rows, width, adds);
         if !self.gradient_programs.contains_key(&key) {
             let program = step::gradient_program(&self.site(), loss, rows, width, adds)?;
@@ -191,19 +213,39 @@ impl Engine {
     /// or a failure of the device. On failures of the rows the accumulation is unchanged.
     pub fn forward_backward(&mut self, rows: &Rows, loss: &Loss) -> Result<(), Error> {
         if let Some(a) = self.accumulation.as_ref().filter(|a| a.loss != loss.name) {
-            return Err(Error::MixedLosses { accumulating: a.loss.clone(), given: loss.name.clone() });
+            return Err(Error::MixedLosses {
+                accumulating: a.loss.clone(),
+                given: loss.name.clone(),
+            });
         }
-        let key = self.gradient_program(rows.row_count(), rows.width(), loss, self.accumulation.is_some())?;
+        let key = self.gradient_program(
+            rows.row_count(),
+            rows.width(),
+            loss,
+            self.accumulation.is_some(),
+        )?;
         let gradient = &self.gradient_programs[&key];
-        let batch = batch::upload(&self.client, &gradient.rows, rows, &gradient.fields, &loss.name, self.model.vocab_size)?;
+        let batch = batch::upload(
+            &self.client,
+            &gradient.rows,
+            rows,
+            &gradient.fields,
+            &loss.name,
+            self.model.vocab_size,
+        )?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
         let mut arguments = vec![Argument::Borrowed(params), Argument::Borrowed(&batch)];
         if let Some(a) = self.accumulation.take() {
             arguments.extend([Argument::Moved(a.gradients), Argument::Moved(a.metrics)]);
         }
         let results = gradient.program.call(arguments)?;
-        let [gradients, metrics] = <[Group; 2]>::try_from(results).expect("the program has two groups of results");
-        self.accumulation = Some(Accumulation { loss: loss.name.clone(), gradients, metrics });
+        let [gradients, metrics] =
+            <[Group; 2]>::try_from(results).expect("the program has two groups of results");
+        self.accumulation = Some(Accumulation {
+            loss: loss.name.clone(),
+            gradients,
+            metrics,
+        });
         Ok(())
     }
 
@@ -215,14 +257,19 @@ impl Engine {
         if self.params.is_none() || self.state.is_none() {
             return Err(Error::StateLost);
         }
-        let Accumulation { gradients, metrics, .. } = self.accumulation.take().ok_or(Error::NoGradient)?;
+        let Accumulation {
+            gradients, metrics, ..
+        } = self.accumulation.take().ok_or(Error::NoGradient)?;
         let update = match self.update_program.take() {
             Some(update) => update,
             None => step::update_program(&self.site(), &self.state_layout)?,
         };
-        let rate = HostArray::from_slice(&[], &[learning_rate as f32]).map_err(ferrotune_program::Error::from)?;
+        let rate = HostArray::from_slice(&[], &[learning_rate as f32])
+            .map_err(ferrotune_program::Error::from)?;
         let rate = Group::upload(&self.client, &update.rate, &[rate])?;
-        let (Some(params), Some(state)) = (self.params.take(), self.state.take()) else { return Err(Error::StateLost) };
+        let (Some(params), Some(state)) = (self.params.take(), self.state.take()) else {
+            return Err(Error::StateLost);
+        };
         let results = update.program.call(vec![
             Argument::Moved(params),
             Argument::Moved(state),
@@ -230,11 +277,16 @@ impl Engine {
             Argument::Borrowed(&rate),
         ]);
         self.update_program = Some(update);
-        let [params, state, report] = <[Group; 3]>::try_from(results?).expect("the update has three groups of results");
+        let [params, state, report] =
+            <[Group; 3]>::try_from(results?).expect("the update has three groups of results");
         self.params = Some(params);
         self.state = Some(state);
         self.step += 1;
-        Ok(Pending { step: self.step, report, metrics })
+        Ok(Pending {
+            step: self.step,
+            report,
+            metrics,
+        })
     }
 
     /// Drops the accumulation.
@@ -262,11 +314,23 @@ impl Engine {
             self.score_programs.insert(key, program);
         }
         let score = &self.score_programs[&key];
-        let batch = batch::upload(&self.client, &score.rows, rows, &[], "score", self.model.vocab_size)?;
+        let batch = batch::upload(
+            &self.client,
+            &score.rows,
+            rows,
+            &[],
+            "score",
+            self.model.vocab_size,
+        )?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
-        let results = score.program.call(vec![Argument::Borrowed(params), Argument::Borrowed(&batch)])?;
+        let results = score
+            .program
+            .call(vec![Argument::Borrowed(params), Argument::Borrowed(&batch)])?;
         let host = results[0].to_host()?;
-        Ok(Scores { logprob: host[0].as_slice::<f32>().to_vec(), entropy: host[1].as_slice::<f32>().to_vec() })
+        Ok(Scores {
+            logprob: host[0].as_slice::<f32>().to_vec(),
+            entropy: host[1].as_slice::<f32>().to_vec(),
+        })
     }
 
     /// The live parameters, in the order of [`ModelConfig::params`]. They cannot be updated while they are lent.
@@ -287,7 +351,12 @@ impl Engine {
     /// # Errors
     /// [`Error::StateLost`], or the failure of the step that makes them.
     pub fn params_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
-        Ok(self.specs.iter().cloned().zip(self.weights()?.to_host()?).collect())
+        Ok(self
+            .specs
+            .iter()
+            .cloned()
+            .zip(self.weights()?.to_host()?)
+            .collect())
     }
 
     /// A copy of the accumulated gradient on the host.
@@ -296,7 +365,12 @@ impl Engine {
     /// [`Error::NoGradient`], or the failure of the step that makes it.
     pub fn gradients_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
         let accumulation = self.accumulation.as_ref().ok_or(Error::NoGradient)?;
-        Ok(self.specs.iter().cloned().zip(accumulation.gradients.to_host()?).collect())
+        Ok(self
+            .specs
+            .iter()
+            .cloned()
+            .zip(accumulation.gradients.to_host()?)
+            .collect())
     }
 
     /// Updates made since the model was new.
@@ -311,7 +385,11 @@ impl Engine {
 
     /// Global bytes of parameters, of optimizer state, and of one accumulation.
     pub fn state_bytes(&self) -> [usize; 3] {
-        [self.param_layout.bytes(), self.state_layout.bytes(), self.param_layout.bytes()]
+        [
+            self.param_layout.bytes(),
+            self.state_layout.bytes(),
+            self.param_layout.bytes(),
+        ]
     }
 
     /// Name and per-device memory of every compiled program.
@@ -319,7 +397,11 @@ impl Engine {
         let gradients = self.gradient_programs.values().map(|p| &p.program);
         let scores = self.score_programs.values().map(|p| &p.program);
         let update = self.update_program.iter().map(|p| &p.program);
-        gradients.chain(scores).chain(update).map(|p| (p.name().to_owned(), p.memory())).collect()
+        gradients
+            .chain(scores)
+            .chain(update)
+            .map(|p| (p.name().to_owned(), p.memory()))
+            .collect()
     }
 
     /// Writes a checkpoint of parameters, optimizer state, step and the caller's `extra` to the folder `dir`.
@@ -333,7 +415,12 @@ impl Engine {
             return Err(Error::MidAccumulation);
         }
         let state = self.state.as_ref().ok_or(Error::StateLost)?;
-        checkpoint::write(dir, self.step, extra, &[("params", self.weights()?), ("optimizer", state)])
+        checkpoint::write(
+            dir,
+            self.step,
+            extra,
+            &[("params", self.weights()?), ("optimizer", state)],
+        )
     }
 
     /// Takes over the state of a checkpoint and returns its `extra`. On an error nothing has changed.
@@ -341,9 +428,23 @@ impl Engine {
     /// # Errors
     /// [`Error::Absent`], [`Error::Corrupt`] or [`Error::Incompatible`], which are different answers.
     pub fn restore(&mut self, dir: &Path) -> Result<serde_json::Value, Error> {
-        let (saved, mut groups) = checkpoint::read(dir, &[("params", &self.param_layout), ("optimizer", &self.state_layout)])?;
-        let state = Group::upload(&self.client, &self.state_layout, &groups.pop().expect("two groups were read"))?;
-        let params = Group::upload(&self.client, &self.param_layout, &groups.pop().expect("two groups were read"))?;
+        let (saved, mut groups) = checkpoint::read(
+            dir,
+            &[
+                ("params", &self.param_layout),
+                ("optimizer", &self.state_layout),
+            ],
+        )?;
+        let state = Group::upload(
+            &self.client,
+            &self.state_layout,
+            &groups.pop().expect("two groups were read"),
+        )?;
+        let params = Group::upload(
+            &self.client,
+            &self.param_layout,
+            &groups.pop().expect("two groups were read"),
+        )?;
         self.params = Some(params);
         self.state = Some(state);
         self.accumulation = None;
@@ -353,24 +454,42 @@ impl Engine {
 }
 
 fn zeros(client: &Client, layout: &Layout) -> Result<Group, Error> {
-    let zeros: Vec<HostArray> = layout.specs().iter().map(|s| HostArray::zeros(s.dtype, &s.dims)).collect();
+    let zeros: Vec<HostArray> = layout
+        .specs()
+        .iter()
+        .map(|s| HostArray::zeros(s.dtype, &s.dims))
+        .collect();
     Ok(Group::upload(client, layout, &zeros)?)
 }
 
 fn check_parameters(specs: &[ParamSpec], given: &[(ParamSpec, HostArray)]) -> Result<(), Error> {
     for (i, spec) in specs.iter().enumerate() {
-        let wrong = |reason: String| Error::Parameter { path: spec.path.clone(), reason };
-        let (found, array) = given.get(i).ok_or_else(|| wrong("it is missing".to_owned()))?;
+        let wrong = |reason: String| Error::Parameter {
+            path: spec.path.clone(),
+            reason,
+        };
+        let (found, array) = given
+            .get(i)
+            .ok_or_else(|| wrong("it is missing".to_owned()))?;
         if found.path != spec.path {
             return Err(wrong(format!("`{}` stands in its place", found.path)));
         }
         if array.dims() != spec.dims || array.dtype() != spec.dtype {
-            let reason = format!("it is {} {:?}, the model wants {} {:?}", array.dtype(), array.dims(), spec.dtype, spec.dims);
+            let reason = format!(
+                "it is {} {:?}, the model wants {} {:?}",
+                array.dtype(),
+                array.dims(),
+                spec.dtype,
+                spec.dims
+            );
             return Err(wrong(reason));
         }
     }
     match given.get(specs.len()) {
-        Some((extra, _)) => Err(Error::Parameter { path: extra.path.clone(), reason: "the model has no such parameter".to_owned() }),
+        Some((extra, _)) => Err(Error::Parameter {
+            path: extra.path.clone(),
+            reason: "the model has no such parameter".to_owned(),
+        }),
         None => Ok(()),
     }
 }

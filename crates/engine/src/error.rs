@@ -24,7 +24,9 @@ pub enum Error {
     #[error("there is no gradient: call forward_backward first")]
     NoGradient,
     /// A micro-batch with another loss than those already accumulated.
-    #[error("loss `{given}` cannot join an accumulation of loss `{accumulating}`: update or abandon it first")]
+    #[error(
+        "loss `{given}` cannot join an accumulation of loss `{accumulating}`: update or abandon it first"
+    )]
     MixedLosses {
         /// The loss of the accumulation.
         accumulating: String,
@@ -40,7 +42,9 @@ pub enum Error {
         field: &'static str,
     },
     /// A token id outside of the vocabulary.
-    #[error("token id {id} in row {row}, column {column} is outside of the vocabulary of {vocabulary}")]
+    #[error(
+        "token id {id} in row {row}, column {column} is outside of the vocabulary of {vocabulary}"
+    )]
     TokenId {
         /// The id.
         id: i32,
@@ -92,8 +96,15 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+    pub(crate) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
-        move |source| Self::Io { action, path, source }
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
     }
 }

@@ -73,7 +73,10 @@ pub struct Loss {
 
 impl std::fmt::Debug for Loss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loss").field("name", &self.name).field("fields", &self.fields).finish_non_exhaustive()
+        f.debug_struct("Loss")
+            .field("name", &self.name)
+            .field("fields", &self.fields)
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,8 +84,15 @@ impl Loss {
     /// Supervised learning: −Σ weight · log-prob. Reports `entropy_sum` and `token_count` over tokens with a weight.
     pub fn cross_entropy() -> Self {
         let build = |x: &LossInputs| {
-            let trained = x.loss_weight.ne(&x.loss_weight.zeros_like()).convert(x.loss_weight.dtype());
-            let metric = |name: &str, value: Tensor| Metric { name: name.to_owned(), value, combine: Combine::Sum };
+            let trained = x
+                .loss_weight
+                .ne(&x.loss_weight.zeros_like())
+                .convert(x.loss_weight.dtype());
+            let metric = |name: &str, value: Tensor| Metric {
+                name: name.to_owned(),
+                value,
+                combine: Combine::Sum,
+            };
             LossTerms {
                 loss: -(&x.loss_weight * &x.logprob).sum_all(),
                 metrics: vec![
@@ -91,6 +101,10 @@ impl Loss {
                 ],
             }
         };
-        Self { name: "cross_entropy".to_owned(), fields: Vec::new(), build: Arc::new(build) }
+        Self {
+            name: "cross_entropy".to_owned(),
+            fields: Vec::new(),
+            build: Arc::new(build),
+        }
     }
 }

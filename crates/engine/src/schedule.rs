@@ -35,12 +35,18 @@ impl Schedule {
         if step < self.warmup_steps {
             return self.peak * (step + 1) as f64 / self.warmup_steps as f64;
         }
-        let span = self.total_steps.saturating_sub(self.warmup_steps).saturating_sub(1).max(1) as f64;
+        let span = self
+            .total_steps
+            .saturating_sub(self.warmup_steps)
+            .saturating_sub(1)
+            .max(1) as f64;
         let x = ((step - self.warmup_steps) as f64 / span).min(1.0);
         let r = self.final_ratio;
         match self.kind {
             ScheduleKind::Constant => self.peak,
-            ScheduleKind::Cosine => self.peak * (r + (1.0 - r) * 0.5 * (1.0 + (std::f64::consts::PI * x).cos())),
+            ScheduleKind::Cosine => {
+                self.peak * (r + (1.0 - r) * 0.5 * (1.0 + (std::f64::consts::PI * x).cos()))
+            }
             ScheduleKind::Linear => self.peak * (1.0 - (1.0 - r) * x),
         }
     }
@@ -51,12 +57,20 @@ mod tests {
     use super::*;
 
     fn schedule(kind: ScheduleKind) -> Schedule {
-        Schedule { kind, peak: 2.0, warmup_steps: 4, total_steps: 15, final_ratio: 0.1 }
+        Schedule {
+            kind,
+            peak: 2.0,
+            warmup_steps: 4,
+            total_steps: 15,
+            final_ratio: 0.1,
+        }
     }
 
     #[test]
     fn warm_up_is_a_line_that_starts_above_zero_and_reaches_the_peak() {
-        let rates: Vec<f64> = (0..5).map(|s| schedule(ScheduleKind::Cosine).rate(s)).collect();
+        let rates: Vec<f64> = (0..5)
+            .map(|s| schedule(ScheduleKind::Cosine).rate(s))
+            .collect();
         assert_eq!(rates, [0.5, 1.0, 1.5, 2.0, 2.0]);
     }
 
@@ -65,13 +79,23 @@ mod tests {
         assert!((schedule(ScheduleKind::Cosine).rate(14) - 0.2).abs() < 1e-12);
         assert!((schedule(ScheduleKind::Linear).rate(14) - 0.2).abs() < 1e-12);
         assert_eq!(schedule(ScheduleKind::Constant).rate(14), 2.0);
-        assert!((schedule(ScheduleKind::Cosine).rate(9) - 1.1).abs() < 1e-12, "half way is the mean of peak and final");
-        assert!((schedule(ScheduleKind::Cosine).rate(99) - 0.2).abs() < 1e-12, "and stays there");
+        assert!(
+            (schedule(ScheduleKind::Cosine).rate(9) - 1.1).abs() < 1e-12,
+            "half way is the mean of peak and final"
+        );
+        assert!(
+            (schedule(ScheduleKind::Cosine).rate(99) - 0.2).abs() < 1e-12,
+            "and stays there"
+        );
     }
 
     #[test]
     fn no_warm_up_and_one_step_are_fine() {
-        let s = Schedule { warmup_steps: 0, total_steps: 1, ..schedule(ScheduleKind::Linear) };
+        let s = Schedule {
+            warmup_steps: 0,
+            total_steps: 1,
+            ..schedule(ScheduleKind::Linear)
+        };
         assert_eq!(s.rate(0), 2.0);
     }
 }

@@ -35,16 +35,29 @@ pub(crate) struct GradientProgram {
 }
 
 fn tree(layout: &Layout, tensors: &[Tensor]) -> Params {
-    Params::new(layout.names().map(str::to_owned).zip(tensors.iter().cloned()))
+    Params::new(
+        layout
+            .names()
+            .map(str::to_owned)
+            .zip(tensors.iter().cloned()),
+    )
 }
 
 fn scalars(site: &Site<'_>, names: &[&str]) -> Result<Layout, Error> {
-    let leaves: Vec<Leaf> = names.iter().map(|n| Leaf::new(n, DType::F32, &[], &[])).collect();
+    let leaves: Vec<Leaf> = names
+        .iter()
+        .map(|n| Leaf::new(n, DType::F32, &[], &[]))
+        .collect();
     Ok(Layout::new(site.mesh, site.rules, &leaves)?)
 }
 
 /// Loss, metrics and gradients of one micro-batch. The loss itself is the first metric.
-fn differentiate(site: &Site<'_>, loss: &Loss, params: &[Tensor], rows: &RowTensors) -> (Vec<Tensor>, Vec<Metric>) {
+fn differentiate(
+    site: &Site<'_>,
+    loss: &Loss,
+    params: &[Tensor],
+    rows: &RowTensors,
+) -> (Vec<Tensor>, Vec<Metric>) {
     let tokens: TokenScores = scores(site.model, site.config, &tree(site.params, params), rows);
     let inputs = LossInputs {
         logprob: tokens.logprob,
@@ -53,15 +66,30 @@ fn differentiate(site: &Site<'_>, loss: &Loss, params: &[Tensor], rows: &RowTens
         fields: rows.fields.iter().cloned().collect(),
     };
     let g = inputs.loss_weight.graph().clone();
-    let LossTerms { loss: value, metrics } = g.scope("loss", || (loss.build)(&inputs));
+    let LossTerms {
+        loss: value,
+        metrics,
+    } = g.scope("loss", || (loss.build)(&inputs));
     let wrt: Vec<&Tensor> = params.iter().collect();
     let gradients = g.grad(&value, &wrt);
-    let all = [Metric { name: "loss".to_owned(), value, combine: Combine::Sum }].into_iter().chain(metrics);
+    let all = [Metric {
+        name: "loss".to_owned(),
+        value,
+        combine: Combine::Sum,
+    }]
+    .into_iter()
+    .chain(metrics);
     (gradients, all.collect())
 }
 
 /// Traces and compiles the gradient program of a loss for `[rows, width]` rows; `adds` to an accumulation or begins one.
-pub(crate) fn gradient_program(site: &Site<'_>, loss: &Loss, rows: usize, width: usize, adds: bool) -> Result<GradientProgram, Error> {
+pub(crate) fn gradient_program(
+    site: &Site<'_>,
+    loss: &Loss,
+    rows: usize,
+    width: usize,
+    adds: bool,
+) -> Result<GradientProgram, Error> {
     let layout = batch::layout(site.mesh, site.rules, rows, width, &loss.fields)?;
     let name = format!("{}_{}", if adds { "more" } else { "first" }, loss.name);
     let mut builder = Builder::new(&name, site.mesh, site.rules);
@@ -75,7 +103,11 @@ pub(crate) fn gradient_program(site: &Site<'_>, loss: &Loss, rows: usize, width:
         let sums = builder.input("gradients", site.params);
         let before = builder.input("metrics", &metric_layout);
         let gradients: Vec<Tensor> = sums.iter().zip(&gradients).map(|(a, b)| a + b).collect();
-        let values: Vec<Tensor> = metrics.iter().zip(&before).map(|(m, b)| m.combine.apply(b, &m.value)).collect();
+        let values: Vec<Tensor> = metrics
+            .iter()
+            .zip(&before)
+            .map(|(m, b)| m.combine.apply(b, &m.value))
+            .collect();
         builder.output_replacing(site.params, &gradients, &sums);
         builder.output_replacing(&metric_layout, &values, &before);
     } else {
@@ -83,7 +115,11 @@ pub(crate) fn gradient_program(site: &Site<'_>, loss: &Loss, rows: usize, width:
         builder.output(site.params, &gradients);
         builder.output(&metric_layout, &values);
     }
-    Ok(GradientProgram { program: builder.compile(site.client)?, rows: layout, fields: loss.fields.clone() })
+    Ok(GradientProgram {
+        program: builder.compile(site.client)?,
+        rows: layout,
+        fields: loss.fields.clone(),
+    })
 }
 
 /// The update: parameters (moved), optimizer state (moved), gradients (moved), learning rate → parameters, state, report.
@@ -103,12 +139,23 @@ pub(crate) fn update_program(site: &Site<'_>, state: &Layout) -> Result<UpdatePr
     let learning_rate = builder.input("rate", &rate);
     let g = builder.graph().clone();
     let new = g.scope("adamw", || {
-        adamw::update(&site.config.adamw, site.config.max_grad_norm, site.params, &params, &moments, &gradients, &learning_rate[0])
+        adamw::update(
+            &site.config.adamw,
+            site.config.max_grad_norm,
+            site.params,
+            &params,
+            &moments,
+            &gradients,
+            &learning_rate[0],
+        )
     });
     builder.output_replacing(site.params, &new.params, &params);
     builder.output_replacing(state, &new.state, &moments);
     builder.output(&report, &[new.grad_norm, new.skipped]);
-    Ok(UpdateProgram { program: builder.compile(site.client)?, rate })
+    Ok(UpdateProgram {
+        program: builder.compile(site.client)?,
+        rate,
+    })
 }
 
 /// Scoring: parameters, rows → log-probabilities and entropies.
@@ -118,14 +165,26 @@ pub(crate) struct ScoreProgram {
 }
 
 /// Traces and compiles scoring for `[rows, width]` rows.
-pub(crate) fn score_program(site: &Site<'_>, rows: usize, width: usize) -> Result<ScoreProgram, Error> {
+pub(crate) fn score_program(
+    site: &Site<'_>,
+    rows: usize,
+    width: usize,
+) -> Result<ScoreProgram, Error> {
     let layout = batch::layout(site.mesh, site.rules, rows, width, &[])?;
     let mut builder = Builder::new("score", site.mesh, site.rules);
     let params = builder.input("params", site.params);
     let arguments = builder.input("rows", &layout);
-    let tokens = scores(site.model, site.config, &tree(site.params, &params), &RowTensors::new(&arguments, &[]));
+    let tokens = scores(
+        site.model,
+        site.config,
+        &tree(site.params, &params),
+        &RowTensors::new(&arguments, &[]),
+    );
     let leaf = |name: &str| Leaf::new(name, DType::F32, &[rows, width], &["batch", "tokens"]);
     let out = Layout::new(site.mesh, site.rules, &[leaf("logprob"), leaf("entropy")])?;
     builder.output(&out, &[tokens.logprob, tokens.entropy]);
-    Ok(ScoreProgram { program: builder.compile(site.client)?, rows: layout })
+    Ok(ScoreProgram {
+        program: builder.compile(site.client)?,
+        rows: layout,
+    })
 }

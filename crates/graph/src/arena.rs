@@ -122,7 +122,11 @@ impl Graph {
     /// Runs `f` with `name` appended to the scope path; paths appear in XLA's messages and in dumps.
     pub fn scope<R>(&self, name: &str, f: impl FnOnce() -> R) -> R {
         let before = self.0.borrow().scope.clone();
-        let path = if before.is_empty() { name.to_owned() } else { format!("{before}/{name}") };
+        let path = if before.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{before}/{name}")
+        };
         self.0.borrow_mut().scope = Rc::from(path);
         let result = f();
         self.0.borrow_mut().scope = before;
@@ -135,10 +139,19 @@ impl Graph {
     /// When `axes` has another length than `dims`, a logical axis is unknown, or the mesh does not divide a dimension:
     /// the message names the tensor. Use [`Rules::place`] first for shapes that come from a user.
     #[track_caller]
-    pub fn input(&self, name: &str, dtype: ferrotune_pjrt::DType, dims: &[usize], axes: &[&str]) -> Tensor {
+    pub fn input(
+        &self,
+        name: &str,
+        dtype: ferrotune_pjrt::DType,
+        dims: &[usize],
+        axes: &[&str],
+    ) -> Tensor {
         let sharding = {
             let arena = self.0.borrow();
-            arena.rules.place(name, dims, axes, &arena.mesh).unwrap_or_else(|e| panic!("{e}"))
+            arena
+                .rules
+                .place(name, dims, axes, &arena.mesh)
+                .unwrap_or_else(|e| panic!("{e}"))
         };
         self.input_placed(name, TensorType::new(dtype, dims), sharding)
     }
@@ -147,17 +160,38 @@ impl Graph {
     #[track_caller]
     pub fn input_placed(&self, name: &str, ty: TensorType, sharding: Sharding) -> Tensor {
         let index = self.0.borrow().inputs.len();
-        assert_eq!(self.current_region(), 0, "argument `{name}` must be added outside of loop bodies");
-        let tensor = self.add(Param { index, types: vec![ty] }, &[]).remove(0);
+        assert_eq!(
+            self.current_region(),
+            0,
+            "argument `{name}` must be added outside of loop bodies"
+        );
+        let tensor = self
+            .add(
+                Param {
+                    index,
+                    types: vec![ty],
+                },
+                &[],
+            )
+            .remove(0);
         let mut arena = self.0.borrow_mut();
-        arena.inputs.push(Input { name: name.to_owned(), node: tensor.value.node, sharding });
+        arena.inputs.push(Input {
+            name: name.to_owned(),
+            node: tensor.value.node,
+            sharding,
+        });
         arena.regions[0].params.push(tensor.value.node);
         drop(arena);
         tensor
     }
 
     pub(crate) fn current_region(&self) -> RegionId {
-        *self.0.borrow().open.last().expect("the root region is always open")
+        *self
+            .0
+            .borrow()
+            .open
+            .last()
+            .expect("the root region is always open")
     }
 
     /// Adds a node and returns its results.
@@ -176,30 +210,53 @@ impl Graph {
     pub(crate) fn add_shared(&self, op: Rc<dyn Op>, inputs: &[&Tensor]) -> Vec<Tensor> {
         let inputs: Vec<Value> = inputs.iter().map(|t| self.localize(t).value).collect();
         let mut arena = self.0.borrow_mut();
-        let input_types: Vec<TensorType> = inputs.iter().map(|v| arena.value_type(*v).clone()).collect();
+        let input_types: Vec<TensorType> = inputs
+            .iter()
+            .map(|v| arena.value_type(*v).clone())
+            .collect();
         let types = match op.infer(&input_types) {
             Ok(types) => types,
             Err(why) => {
                 let shown: Vec<String> = input_types.iter().map(TensorType::to_string).collect();
                 let (name, scope) = (op.name().to_owned(), arena.scope.clone());
                 drop(arena);
-                panic!("`{name}` in `{scope}`: {why} (operands: {})", shown.join(", "));
+                panic!(
+                    "`{name}` in `{scope}`: {why} (operands: {})",
+                    shown.join(", ")
+                );
             }
         };
         let id = arena.nodes.len();
         let region = *arena.open.last().expect("the root region is always open");
         let scope = arena.scope.clone();
         let outputs = types.len();
-        arena.nodes.push(Node { op, inputs, types, region, scope, location: Location::caller() });
+        arena.nodes.push(Node {
+            op,
+            inputs,
+            types,
+            region,
+            scope,
+            location: Location::caller(),
+        });
         arena.regions[region].nodes.push(id);
         drop(arena);
-        (0..outputs).map(|output| Tensor { graph: self.clone(), value: Value { node: id, output } }).collect()
+        (0..outputs)
+            .map(|output| Tensor {
+                graph: self.clone(),
+                value: Value { node: id, output },
+            })
+            .collect()
     }
 
     /// The tensor as the current region sees it: itself, a repeated constant, or a capture.
     #[track_caller]
     pub(crate) fn localize(&self, tensor: &Tensor) -> Tensor {
-        assert!(Rc::ptr_eq(&self.0, &tensor.graph.0), "a tensor of program `{}` is used in program `{}`", tensor.graph.name(), self.name());
+        assert!(
+            Rc::ptr_eq(&self.0, &tensor.graph.0),
+            "a tensor of program `{}` is used in program `{}`",
+            tensor.graph.name(),
+            self.name()
+        );
         let current = self.current_region();
         let home = self.0.borrow().nodes[tensor.value.node].region;
         if home == current {
@@ -214,7 +271,10 @@ impl Graph {
         for region in path {
             value = self.capture(region, value);
         }
-        Tensor { graph: self.clone(), value }
+        Tensor {
+            graph: self.clone(),
+            value,
+        }
     }
 
     /// Open regions strictly inside `home`, outermost first.
@@ -225,7 +285,9 @@ impl Graph {
             Some(at) => arena.open[at + 1..].to_vec(),
             None => {
                 drop(arena);
-                panic!("a tensor of a loop body is used after the body was closed; return it from the body instead")
+                panic!(
+                    "a tensor of a loop body is used after the body was closed; return it from the body instead"
+                )
             }
         }
     }
@@ -233,13 +295,26 @@ impl Graph {
     fn capture(&self, region: RegionId, outer: Value) -> Value {
         let mut arena = self.0.borrow_mut();
         if let Some(node) = arena.regions[region].captured.get(&outer) {
-            return Value { node: *node, output: 0 };
+            return Value {
+                node: *node,
+                output: 0,
+            };
         }
         let ty = arena.value_type(outer).clone();
         let node = arena.nodes.len();
         let index = arena.regions[region].params.len();
         let (scope, location) = (arena.scope.clone(), arena.nodes[outer.node].location);
-        arena.nodes.push(Node { op: Rc::new(Param { index, types: vec![ty.clone()] }), inputs: Vec::new(), types: vec![ty], region, scope, location });
+        arena.nodes.push(Node {
+            op: Rc::new(Param {
+                index,
+                types: vec![ty.clone()],
+            }),
+            inputs: Vec::new(),
+            types: vec![ty],
+            region,
+            scope,
+            location,
+        });
         let owner = &mut arena.regions[region];
         owner.params.push(node);
         owner.nodes.push(node);
@@ -250,7 +325,11 @@ impl Graph {
 
     /// Traces a body with declared parameters of the given types; its results are what the closure returns.
     #[track_caller]
-    pub(crate) fn trace_region(&self, params: &[TensorType], body: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> ClosedRegion {
+    pub(crate) fn trace_region(
+        &self,
+        params: &[TensorType],
+        body: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    ) -> ClosedRegion {
         let id = {
             let mut arena = self.0.borrow_mut();
             let id = arena.regions.len();
@@ -260,7 +339,15 @@ impl Graph {
         };
         let mut args = Vec::with_capacity(params.len());
         for (index, ty) in params.iter().enumerate() {
-            let arg = self.add(Param { index, types: vec![ty.clone()] }, &[]).remove(0);
+            let arg = self
+                .add(
+                    Param {
+                        index,
+                        types: vec![ty.clone()],
+                    },
+                    &[],
+                )
+                .remove(0);
             self.0.borrow_mut().regions[id].params.push(arg.value.node);
             args.push(arg);
         }
@@ -269,8 +356,19 @@ impl Graph {
         let mut arena = self.0.borrow_mut();
         arena.regions[id].results = results;
         let closed = arena.open.pop();
-        debug_assert_eq!(closed, Some(id), "regions close in the order opposite to opening");
-        let captures = arena.regions[id].captures.iter().map(|(outer, _)| Tensor { graph: self.clone(), value: *outer }).collect();
+        debug_assert_eq!(
+            closed,
+            Some(id),
+            "regions close in the order opposite to opening"
+        );
+        let captures = arena.regions[id]
+            .captures
+            .iter()
+            .map(|(outer, _)| Tensor {
+                graph: self.clone(),
+                value: *outer,
+            })
+            .collect();
         ClosedRegion { id, captures }
     }
 
@@ -279,16 +377,31 @@ impl Graph {
     /// `recall` may replace a value of the body by a saved copy: later nodes then read the copy, while derivatives still
     /// flow through the node that computed it. Returns the results.
     #[track_caller]
-    pub(crate) fn inline_region(&self, region: RegionId, args: &[Tensor], recall: &HashMap<Value, Tensor>) -> Vec<Tensor> {
+    pub(crate) fn inline_region(
+        &self,
+        region: RegionId,
+        args: &[Tensor],
+        recall: &HashMap<Value, Tensor>,
+    ) -> Vec<Tensor> {
         let (params, nodes, results) = {
             let arena = self.0.borrow();
             let r = &arena.regions[region];
             (r.params.clone(), r.nodes.clone(), r.results.clone())
         };
-        assert_eq!(params.len(), args.len(), "a body is repeated with one argument per parameter");
+        assert_eq!(
+            params.len(),
+            args.len(),
+            "a body is repeated with one argument per parameter"
+        );
         let mut map: HashMap<Value, Tensor> = HashMap::new();
         for (node, arg) in params.iter().zip(args) {
-            map.insert(Value { node: *node, output: 0 }, self.localize(arg));
+            map.insert(
+                Value {
+                    node: *node,
+                    output: 0,
+                },
+                self.localize(arg),
+            );
         }
         let is_param: std::collections::HashSet<NodeId> = params.into_iter().collect();
         for id in nodes.into_iter().filter(|id| !is_param.contains(id)) {

@@ -18,7 +18,11 @@ impl Graph {
     pub fn vjp(&self, seeds: &[(&Tensor, &Tensor)], wrt: &[&Tensor]) -> Vec<Tensor> {
         let wrt: Vec<Tensor> = wrt.iter().map(|t| self.localize(t)).collect();
         for t in &wrt {
-            assert!(t.dtype().is_float(), "only floating-point tensors have derivatives, not {}", t.ty());
+            assert!(
+                t.dtype().is_float(),
+                "only floating-point tensors have derivatives, not {}",
+                t.ty()
+            );
         }
         let active = self.depending_on(&wrt);
         let mut cotangents: HashMap<Value, Tensor> = HashMap::new();
@@ -35,18 +39,30 @@ impl Graph {
             let (op, inputs, outputs, scope, location) = {
                 let arena = self.0.borrow();
                 let node = &arena.nodes[id];
-                (node.op.clone(), node.inputs.clone(), node.types.len(), node.scope.clone(), node.location)
+                (
+                    node.op.clone(),
+                    node.inputs.clone(),
+                    node.types.len(),
+                    node.scope.clone(),
+                    node.location,
+                )
             };
             let needs: Vec<bool> = inputs.iter().map(|v| active.contains(v)).collect();
             if !needs.contains(&true) {
                 continue;
             }
-            let values: Vec<Value> = (0..outputs).map(|output| Value { node: id, output }).collect();
-            let found: Vec<Option<Tensor>> = values.iter().map(|v| cotangents.get(v).cloned()).collect();
+            let values: Vec<Value> = (0..outputs)
+                .map(|output| Value { node: id, output })
+                .collect();
+            let found: Vec<Option<Tensor>> =
+                values.iter().map(|v| cotangents.get(v).cloned()).collect();
             if found.iter().all(Option::is_none) {
                 continue;
             }
-            let tensor = |value: &Value| Tensor { graph: self.clone(), value: *value };
+            let tensor = |value: &Value| Tensor {
+                graph: self.clone(),
+                value: *value,
+            };
             let cx = VjpContext {
                 graph: self.clone(),
                 inputs: inputs.iter().map(tensor).collect(),
@@ -57,18 +73,40 @@ impl Graph {
             let gradient = self.scope_as(&scope, || op.vjp(&cx));
             match gradient {
                 Gradient::Zero(_) => {}
-                Gradient::Refused(why) => panic!("`{}` at {location} cannot be differentiated: {why}", op.name()),
+                Gradient::Refused(why) => panic!(
+                    "`{}` at {location} cannot be differentiated: {why}",
+                    op.name()
+                ),
                 Gradient::Of(found) => {
-                    assert_eq!(found.len(), inputs.len(), "the rule of `{}` answers for every operand", op.name());
+                    assert_eq!(
+                        found.len(),
+                        inputs.len(),
+                        "the rule of `{}` answers for every operand",
+                        op.name()
+                    );
                     for ((value, needed), cotangent) in inputs.iter().zip(needs).zip(found) {
-                        let (true, Some(cotangent)) = (needed, cotangent) else { continue };
-                        assert_eq!(cotangent.ty(), tensor(value).ty(), "the rule of `{}` returns the type of its operand", op.name());
+                        let (true, Some(cotangent)) = (needed, cotangent) else {
+                            continue;
+                        };
+                        assert_eq!(
+                            cotangent.ty(),
+                            tensor(value).ty(),
+                            "the rule of `{}` returns the type of its operand",
+                            op.name()
+                        );
                         accumulate(&mut cotangents, *value, cotangent);
                     }
                 }
             }
         }
-        wrt.iter().map(|t| cotangents.get(&t.value).cloned().unwrap_or_else(|| t.zeros_like())).collect()
+        wrt.iter()
+            .map(|t| {
+                cotangents
+                    .get(&t.value)
+                    .cloned()
+                    .unwrap_or_else(|| t.zeros_like())
+            })
+            .collect()
     }
 
     /// Derivatives of a scalar with respect to tensors.
@@ -77,7 +115,12 @@ impl Graph {
     /// When `of` is not a floating-point scalar, and as [`Self::vjp`] does.
     #[track_caller]
     pub fn grad(&self, of: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
-        assert_eq!(of.rank(), 0, "the derivative is taken of a scalar, not of {}", of.ty());
+        assert_eq!(
+            of.rank(),
+            0,
+            "the derivative is taken of a scalar, not of {}",
+            of.ty()
+        );
         self.vjp(&[(of, &of.ones_like())], wrt)
     }
 
@@ -88,7 +131,11 @@ impl Graph {
         for id in &arena.regions[self.current_region()].nodes {
             let node = &arena.nodes[*id];
             if node.inputs.iter().any(|v| active.contains(v)) {
-                let floats = node.types.iter().enumerate().filter(|(_, ty)| ty.dtype.is_float());
+                let floats = node
+                    .types
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, ty)| ty.dtype.is_float());
                 active.extend(floats.map(|(output, _)| Value { node: *id, output }));
             }
         }

@@ -13,10 +13,17 @@ pub(crate) fn region(arena: &Arena, region: RegionId) -> Cost {
 }
 
 fn total(arena: &Arena, region: RegionId, live: &Live) -> Cost {
-    let nodes = arena.regions[region].nodes.iter().filter(|id| live.contains(**id));
+    let nodes = arena.regions[region]
+        .nodes
+        .iter()
+        .filter(|id| live.contains(**id));
     nodes.fold(Cost::default(), |sum, id| {
         let node = &arena.nodes[*id];
-        let inputs: Vec<TensorType> = node.inputs.iter().map(|v| arena.value_type(*v).clone()).collect();
+        let inputs: Vec<TensorType> = node
+            .inputs
+            .iter()
+            .map(|v| arena.value_type(*v).clone())
+            .collect();
         sum.plus(node.op.cost(arena, &inputs, &node.types), 1.0)
     })
 }

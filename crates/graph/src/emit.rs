@@ -44,14 +44,28 @@ pub(crate) fn sharding_dims(sharding: &Sharding) -> String {
     let dims: Vec<String> = sharding
         .dims
         .iter()
-        .map(|axes| format!("{{{}}}", axes.iter().map(|a| format!("\"{a}\"")).collect::<Vec<_>>().join(", ")))
+        .map(|axes| {
+            format!(
+                "{{{}}}",
+                axes.iter()
+                    .map(|a| format!("\"{a}\""))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            )
+        })
         .collect();
     format!("[{}]", dims.join(", "))
 }
 
 impl<'a> Emitter<'a> {
     fn new(arena: &'a Arena) -> Self {
-        Self { arena, text: String::new(), next: 0, blocks: vec![HashMap::new()], scope: Rc::from("") }
+        Self {
+            arena,
+            text: String::new(),
+            next: 0,
+            blocks: vec![HashMap::new()],
+            scope: Rc::from(""),
+        }
     }
 
     /// Devices of the program's mesh.
@@ -75,7 +89,11 @@ impl<'a> Emitter<'a> {
     }
 
     fn location(&self) -> String {
-        if self.scope.is_empty() { String::new() } else { format!(" loc(\"{}\")", self.scope) }
+        if self.scope.is_empty() {
+            String::new()
+        } else {
+            format!(" loc(\"{}\")", self.scope)
+        }
     }
 
     /// Writes a line with one result and returns the result's name.
@@ -92,10 +110,19 @@ impl<'a> Emitter<'a> {
     }
 
     /// The same with an inline region after the types.
-    pub fn assign_many_with(&mut self, count: usize, operation: String, region: &str) -> Vec<String> {
+    pub fn assign_many_with(
+        &mut self,
+        count: usize,
+        operation: String,
+        region: &str,
+    ) -> Vec<String> {
         let name = self.fresh();
         let location = self.location();
-        let bundle = if count == 1 { name.clone() } else { format!("{name}:{count}") };
+        let bundle = if count == 1 {
+            name.clone()
+        } else {
+            format!("{name}:{count}")
+        };
         let _ = writeln!(self.text, "{bundle} = {operation}{region}{location}");
         bundle_names(&name, count)
     }
@@ -115,21 +142,32 @@ impl<'a> Emitter<'a> {
     }
 
     pub(crate) fn bind(&mut self, value: Value, name: String) {
-        self.blocks.last_mut().expect("a block is open").insert(value, name);
+        self.blocks
+            .last_mut()
+            .expect("a block is open")
+            .insert(value, name);
     }
 
     /// The name of a value that is already written, or of a constant, written now if the block has not got it.
     pub(crate) fn value(&mut self, value: Value) -> String {
         let node = &self.arena.nodes[value.node];
         if node.op.is_leaf() {
-            if !self.blocks.last().expect("a block is open").contains_key(&value) {
+            if !self
+                .blocks
+                .last()
+                .expect("a block is open")
+                .contains_key(&value)
+            {
                 self.node(value.node, &[true]);
             }
             return self.blocks.last().expect("a block is open")[&value].clone();
         }
         match self.blocks.iter().rev().find_map(|block| block.get(&value)) {
             Some(name) => name.clone(),
-            None => unreachable!("value {value:?} ({}) is read before it is written", node.op.name()),
+            None => unreachable!(
+                "value {value:?} ({}) is read before it is written",
+                node.op.name()
+            ),
         }
     }
 
@@ -139,18 +177,35 @@ impl<'a> Emitter<'a> {
         let node = &arena.nodes[id];
         let live_inputs = node.op.live_inputs(arena, live_outputs, node.inputs.len());
         let before = std::mem::replace(&mut self.scope, node.scope.clone());
-        let inputs: Vec<String> =
-            node.inputs.iter().zip(live_inputs).map(|(v, live)| if live { self.value(*v) } else { String::new() }).collect();
+        let inputs: Vec<String> = node
+            .inputs
+            .iter()
+            .zip(live_inputs)
+            .map(|(v, live)| if live { self.value(*v) } else { String::new() })
+            .collect();
         let site = Site {
             inputs,
-            input_types: node.inputs.iter().map(|v| arena.value_type(*v).clone()).collect(),
+            input_types: node
+                .inputs
+                .iter()
+                .map(|v| arena.value_type(*v).clone())
+                .collect(),
             output_types: node.types.clone(),
             live_outputs: live_outputs.to_vec(),
         };
         let names = node.op.emit(self, &site);
         self.scope = before;
-        debug_assert_eq!(names.len(), node.types.len(), "{} names its results", node.op.name());
-        for (output, name) in names.into_iter().enumerate().filter(|(i, _)| live_outputs[*i]) {
+        debug_assert_eq!(
+            names.len(),
+            node.types.len(),
+            "{} names its results",
+            node.op.name()
+        );
+        for (output, name) in names
+            .into_iter()
+            .enumerate()
+            .filter(|(i, _)| live_outputs[*i])
+        {
             self.bind(Value { node: id, output }, name);
         }
     }
@@ -176,16 +231,23 @@ impl<'a> Emitter<'a> {
     pub(crate) fn hoist(&mut self, body: RegionId, live: &Live) -> HashSet<NodeId> {
         let arena = self.arena;
         let region = &arena.regions[body];
-        let mut outside: HashSet<NodeId> = region.params[region.declared..].iter().copied().collect();
+        let mut outside: HashSet<NodeId> =
+            region.params[region.declared..].iter().copied().collect();
         let mut hoisted = HashSet::new();
         for id in &region.nodes {
             let node = &arena.nodes[*id];
-            let Some(outputs) = live.outputs(*id) else { continue };
+            let Some(outputs) = live.outputs(*id) else {
+                continue;
+            };
             if node.inputs.is_empty() || !node.op.regions().is_empty() {
                 continue;
             }
             let known = |v: &Value| outside.contains(&v.node) || arena.nodes[v.node].op.is_leaf();
-            let read: usize = node.inputs.iter().map(|v| arena.value_type(*v).bytes()).sum();
+            let read: usize = node
+                .inputs
+                .iter()
+                .map(|v| arena.value_type(*v).bytes())
+                .sum();
             let written: usize = node.types.iter().map(TensorType::bytes).sum();
             if node.inputs.iter().all(known) && written <= read {
                 self.node(*id, outputs);
@@ -199,7 +261,11 @@ impl<'a> Emitter<'a> {
 
 /// `%5#0`, `%5#1`, …, or `%5` alone.
 pub(crate) fn bundle_names(name: &str, count: usize) -> Vec<String> {
-    if count == 1 { vec![name.to_owned()] } else { (0..count).map(|i| format!("{name}#{i}")).collect() }
+    if count == 1 {
+        vec![name.to_owned()]
+    } else {
+        (0..count).map(|i| format!("{name}#{i}")).collect()
+    }
 }
 
 impl Graph {
@@ -213,14 +279,29 @@ impl Graph {
     /// root region: mistakes of the tracing code.
     #[track_caller]
     pub fn lower(&self, outputs: &[Output], donated: &[&Tensor]) -> Module {
-        assert_eq!(self.current_region(), 0, "a program is lowered outside of loop bodies");
+        assert_eq!(
+            self.current_region(),
+            0,
+            "a program is lowered outside of loop bodies"
+        );
         let arena = self.0.borrow();
         let mut aliases: HashMap<NodeId, usize> = HashMap::new();
         for (k, output) in outputs.iter().enumerate() {
             if let Some(argument) = &output.replaces {
-                let (from, to) = (arena.value_type(argument.value), arena.value_type(output.tensor.value));
-                assert_eq!(from, to, "result `{}` cannot take over the memory of an argument of another type", output.name);
-                assert!(aliases.insert(argument.value.node, k).is_none(), "two results replace the argument of `{}`", output.name);
+                let (from, to) = (
+                    arena.value_type(argument.value),
+                    arena.value_type(output.tensor.value),
+                );
+                assert_eq!(
+                    from, to,
+                    "result `{}` cannot take over the memory of an argument of another type",
+                    output.name
+                );
+                assert!(
+                    aliases.insert(argument.value.node, k).is_none(),
+                    "two results replace the argument of `{}`",
+                    output.name
+                );
             }
         }
         let donors: HashSet<NodeId> = donated.iter().map(|t| t.value.node).collect();
@@ -232,10 +313,16 @@ impl Graph {
         let mut signature = Vec::new();
         for (i, input) in arena.inputs.iter().enumerate() {
             let name = format!("%arg{i}");
-            let value = Value { node: input.node, output: 0 };
+            let value = Value {
+                node: input.node,
+                output: 0,
+            };
             let ty = arena.value_type(value);
             let donated = aliases.contains_key(&input.node) || donors.contains(&input.node);
-            let mut attributes = vec![format!("sdy.sharding = #sdy.sharding<@mesh, {}>", sharding_dims(&input.sharding))];
+            let mut attributes = vec![format!(
+                "sdy.sharding = #sdy.sharding<@mesh, {}>",
+                sharding_dims(&input.sharding)
+            )];
             match aliases.get(&input.node) {
                 Some(k) => attributes.push(format!("tf.aliasing_output = {k} : i32")),
                 None if donated => attributes.push("jax.buffer_donor = true".to_owned()),
@@ -243,20 +330,44 @@ impl Graph {
             }
             signature.push(format!("{name}: {ty} {{{}}}", attributes.join(", ")));
             out.bind(value, name);
-            args.push(ArgSpec { spec: Arc::new(spec(&input.name, ty, &input.sharding)), donated });
+            args.push(ArgSpec {
+                spec: Arc::new(spec(&input.name, ty, &input.sharding)),
+                donated,
+            });
         }
         out.region(0, &live, &HashSet::new());
         let names: Vec<String> = values.iter().map(|v| out.value(*v)).collect();
 
-        let types: Vec<String> = values.iter().map(|v| arena.value_type(*v).to_string()).collect();
+        let types: Vec<String> = values
+            .iter()
+            .map(|v| arena.value_type(*v).to_string())
+            .collect();
         let results: Vec<String> = outputs
             .iter()
             .zip(&types)
-            .map(|(o, ty)| format!("{ty} {{sdy.sharding = #sdy.sharding<@mesh, {}>}}", sharding_dims(&o.sharding)))
+            .map(|(o, ty)| {
+                format!(
+                    "{ty} {{sdy.sharding = #sdy.sharding<@mesh, {}>}}",
+                    sharding_dims(&o.sharding)
+                )
+            })
             .collect();
-        let axes: Vec<String> = arena.mesh.axes().iter().map(|(name, size)| format!("\"{name}\"={size}")).collect();
-        let mesh = if axes.is_empty() { "<[\"device\"=1]>".to_owned() } else { format!("<[{}]>", axes.join(", ")) };
-        let end = if names.is_empty() { "return\n".to_owned() } else { format!("return {} : {}\n", names.join(", "), types.join(", ")) };
+        let axes: Vec<String> = arena
+            .mesh
+            .axes()
+            .iter()
+            .map(|(name, size)| format!("\"{name}\"={size}"))
+            .collect();
+        let mesh = if axes.is_empty() {
+            "<[\"device\"=1]>".to_owned()
+        } else {
+            format!("<[{}]>", axes.join(", "))
+        };
+        let end = if names.is_empty() {
+            "return\n".to_owned()
+        } else {
+            format!("return {} : {}\n", names.join(", "), types.join(", "))
+        };
         let text = format!(
             "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}} {{\nsdy.mesh @mesh = {mesh}\n\
              func.func public @main({}) -> ({}) {{\n{}{end}}}\n}}\n",
@@ -266,11 +377,25 @@ impl Graph {
             results.join(", "),
             out.text
         );
-        let results = outputs.iter().map(|o| Arc::new(spec(&o.name, arena.value_type(o.tensor.value), &o.sharding))).collect();
-        Module { name: arena.name.clone(), text, mesh: arena.mesh.clone(), args, results }
+        let results = outputs
+            .iter()
+            .map(|o| Arc::new(spec(&o.name, arena.value_type(o.tensor.value), &o.sharding)))
+            .collect();
+        Module {
+            name: arena.name.clone(),
+            text,
+            mesh: arena.mesh.clone(),
+            args,
+            results,
+        }
     }
 }
 
 fn spec(name: &str, ty: &TensorType, sharding: &Sharding) -> ArraySpec {
-    ArraySpec { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.clone(), sharding: sharding.clone() }
+    ArraySpec {
+        name: name.to_owned(),
+        dtype: ty.dtype,
+        dims: ty.dims.clone(),
+        sharding: sharding.clone(),
+    }
 }

@@ -13,7 +13,11 @@ pub(crate) fn splat(value: f64, dtype: DType) -> String {
         DType::Pred => (if value != 0.0 { "true" } else { "false" }).to_owned(),
         DType::F64 if value.is_finite() => format!("{value:.17e}"),
         DType::F64 => format!("0x{:016X}", value.to_bits()),
-        DType::F32 | DType::BF16 | DType::F16 if value.is_finite() && (value as f32).is_finite() => format!("{:.9e}", value as f32),
+        DType::F32 | DType::BF16 | DType::F16
+            if value.is_finite() && (value as f32).is_finite() =>
+        {
+            format!("{:.9e}", value as f32)
+        }
         DType::F32 => format!("0x{:08X}", (value as f32).to_bits()),
         DType::BF16 => format!("0x{:04X}", (value as f32).to_bits() >> 16),
         DType::F16 if value.is_nan() => "0x7E00".to_owned(),

@@ -14,13 +14,17 @@ impl Live {
     pub(crate) fn of(arena: &Arena, region: RegionId, roots: &[Value]) -> Self {
         let mut nodes: HashMap<NodeId, Vec<bool>> = HashMap::new();
         let mark = |nodes: &mut HashMap<NodeId, Vec<bool>>, v: Value| {
-            nodes.entry(v.node).or_insert_with(|| vec![false; arena.nodes[v.node].types.len()])[v.output] = true;
+            nodes
+                .entry(v.node)
+                .or_insert_with(|| vec![false; arena.nodes[v.node].types.len()])[v.output] = true;
         };
         for root in roots {
             mark(&mut nodes, *root);
         }
         for id in arena.regions[region].nodes.iter().rev() {
-            let Some(outputs) = nodes.get(id).cloned() else { continue };
+            let Some(outputs) = nodes.get(id).cloned() else {
+                continue;
+            };
             let node = &arena.nodes[*id];
             let inputs = node.op.live_inputs(arena, &outputs, node.inputs.len());
             for (value, _) in node.inputs.iter().zip(inputs).filter(|(_, live)| *live) {

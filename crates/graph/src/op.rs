@@ -84,7 +84,9 @@ pub struct VjpContext {
 impl VjpContext {
     /// Cotangent of the only result of a single-result operation.
     pub fn cotangent(&self) -> &Tensor {
-        self.cotangents[0].as_ref().expect("the differentiator calls a rule only when some result has a cotangent")
+        self.cotangents[0]
+            .as_ref()
+            .expect("the differentiator calls a rule only when some result has a cotangent")
     }
 }
 
@@ -120,12 +122,18 @@ impl Cost {
     /// Cost of an operation that only moves data.
     pub fn movement(inputs: &[TensorType], outputs: &[TensorType]) -> Self {
         let bytes = inputs.iter().chain(outputs).map(|t| t.bytes() as f64).sum();
-        Self { bytes, ..Self::default() }
+        Self {
+            bytes,
+            ..Self::default()
+        }
     }
 
     /// Cost of `per_element` operations for each element of the first result.
     pub fn elementwise(per_element: f64, inputs: &[TensorType], outputs: &[TensorType]) -> Self {
-        Self { flops: per_element * outputs[0].elements() as f64, ..Self::movement(inputs, outputs) }
+        Self {
+            flops: per_element * outputs[0].elements() as f64,
+            ..Self::movement(inputs, outputs)
+        }
     }
 
     /// The sum of two costs, the second taken `times` times.

@@ -11,7 +11,8 @@ const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
 const PARITY: f64 = 0x1BD1_1BDA_u32 as f64;
 
 fn rotate_left(x: &Tensor, bits: u32) -> Tensor {
-    x.shift_left(&x.scalar_like(f64::from(bits))).or(&x.shift_right(&x.scalar_like(f64::from(32 - bits))))
+    x.shift_left(&x.scalar_like(f64::from(bits)))
+        .or(&x.shift_right(&x.scalar_like(f64::from(32 - bits))))
 }
 
 /// Two words (u32) of random bits per element from two key words and two counter words (u32, broadcast together).
@@ -27,7 +28,10 @@ pub fn threefry_2x32(key: [&Tensor; 2], counter: [&Tensor; 2]) -> [Tensor; 2] {
             x = [sum, mixed];
         }
         let inject = group + 1;
-        x = [&x[0] + &keys[inject % 3], &x[1] + &keys[(inject + 1) % 3] + inject as f64];
+        x = [
+            &x[0] + &keys[inject % 3],
+            &x[1] + &keys[(inject + 1) % 3] + inject as f64,
+        ];
     }
     x
 }

@@ -47,12 +47,26 @@ impl std::fmt::Display for PlacementError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Rank { tensor, rank, axes } => {
-                write!(f, "tensor `{tensor}` has {rank} dimensions but {axes} logical axes; name one axis per dimension, `_` for none")
+                write!(
+                    f,
+                    "tensor `{tensor}` has {rank} dimensions but {axes} logical axes; name one axis per dimension, `_` for none"
+                )
             }
-            Self::UnknownAxis { tensor, axis, known } => {
-                write!(f, "tensor `{tensor}` names the logical axis `{axis}`, for which there is no rule (known: {})", known.join(", "))
+            Self::UnknownAxis {
+                tensor,
+                axis,
+                known,
+            } => {
+                write!(
+                    f,
+                    "tensor `{tensor}` names the logical axis `{axis}`, for which there is no rule (known: {})",
+                    known.join(", ")
+                )
             }
-            Self::Mesh { tensor, reason } => write!(f, "tensor `{tensor}` cannot be placed on the mesh: {reason}"),
+            Self::Mesh { tensor, reason } => write!(
+                f,
+                "tensor `{tensor}` cannot be placed on the mesh: {reason}"
+            ),
         }
     }
 }
@@ -60,7 +74,12 @@ impl std::fmt::Display for PlacementError {
 impl Rules {
     /// Rules from (logical axis, mesh axes) pairs; an empty list of mesh axes leaves the axis whole.
     pub fn new<S: Into<String>>(rules: impl IntoIterator<Item = (S, Vec<String>)>) -> Self {
-        Self { rules: rules.into_iter().map(|(name, axes)| (name.into(), axes)).collect() }
+        Self {
+            rules: rules
+                .into_iter()
+                .map(|(name, axes)| (name.into(), axes))
+                .collect(),
+        }
     }
 
     /// Rules that know the given names and split none of them.
@@ -73,10 +92,20 @@ impl Rules {
     /// # Errors
     /// A wrong number of axes, a name without a rule, mesh axes that do not divide a dimension or appear twice: each
     /// names the tensor.
-    pub fn place(&self, tensor: &str, dims: &[usize], axes: &[&str], mesh: &Mesh) -> Result<Sharding, PlacementError> {
+    pub fn place(
+        &self,
+        tensor: &str,
+        dims: &[usize],
+        axes: &[&str],
+        mesh: &Mesh,
+    ) -> Result<Sharding, PlacementError> {
         let tensor = tensor.to_owned();
         if dims.len() != axes.len() {
-            return Err(PlacementError::Rank { tensor, rank: dims.len(), axes: axes.len() });
+            return Err(PlacementError::Rank {
+                tensor,
+                rank: dims.len(),
+                axes: axes.len(),
+            });
         }
         let mut split = Vec::with_capacity(axes.len());
         for axis in axes {
@@ -88,14 +117,21 @@ impl Rules {
                 Some((_, mesh_axes)) => split.push(mesh_axes.clone()),
                 None => {
                     let known = self.rules.iter().map(|(name, _)| name.clone()).collect();
-                    return Err(PlacementError::UnknownAxis { tensor, axis: (*axis).to_owned(), known });
+                    return Err(PlacementError::UnknownAxis {
+                        tensor,
+                        axis: (*axis).to_owned(),
+                        known,
+                    });
                 }
             }
         }
         let sharding = Sharding { dims: split };
         match sharding.local_dims(mesh, dims) {
             Ok(_) => Ok(sharding),
-            Err(e) => Err(PlacementError::Mesh { tensor, reason: e.to_string() }),
+            Err(e) => Err(PlacementError::Mesh {
+                tensor,
+                reason: e.to_string(),
+            }),
         }
     }
 }

@@ -19,7 +19,13 @@ pub struct Tensor {
 
 impl std::fmt::Debug for Tensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "%{}.{} : {}", self.value.node, self.value.output, self.ty())
+        write!(
+            f,
+            "%{}.{} : {}",
+            self.value.node,
+            self.value.output,
+            self.ty()
+        )
     }
 }
 
@@ -48,7 +54,10 @@ impl Tensor {
     #[track_caller]
     pub fn dim(&self, axis: usize) -> usize {
         let dims = self.dims();
-        assert!(axis < dims.len(), "axis {axis} of a tensor with dimensions {dims:?}");
+        assert!(
+            axis < dims.len(),
+            "axis {axis} of a tensor with dimensions {dims:?}"
+        );
         dims[axis]
     }
 

@@ -16,7 +16,10 @@ pub struct TensorType {
 impl TensorType {
     /// A type of the given element type and dimensions.
     pub fn new(dtype: DType, dims: &[usize]) -> Self {
-        Self { dtype, dims: dims.to_vec() }
+        Self {
+            dtype,
+            dims: dims.to_vec(),
+        }
     }
 
     /// Number of dimensions.
@@ -36,7 +39,10 @@ impl TensorType {
 
     /// The same dimensions with another element type.
     pub fn with_dtype(&self, dtype: DType) -> Self {
-        Self { dtype, dims: self.dims.clone() }
+        Self {
+            dtype,
+            dims: self.dims.clone(),
+        }
     }
 }
 

@@ -62,7 +62,9 @@ impl Decoder<'_> {
             let normed = rms_norm(x, params.at("input_norm"), c.rms_norm_eps);
             let attn = params.under("attn");
             let heads = |name: &str, n: usize| {
-                g.scope(name, || linear(&normed, attn.at(name)).reshape(&[b, t, n, e]))
+                g.scope(name, || {
+                    linear(&normed, attn.at(name)).reshape(&[b, t, n, e])
+                })
             };
             let mut q = heads("q_proj", c.num_attention_heads);
             let mut k = heads("k_proj", c.num_key_value_heads);
@@ -85,8 +87,9 @@ impl Decoder<'_> {
 
     fn finish(&self, x: &Tensor) -> Tensor {
         let weight = self.params.at("final_norm");
-        self.graph()
-            .scope("final_norm", || rms_norm(x, weight, self.config.rms_norm_eps))
+        self.graph().scope("final_norm", || {
+            rms_norm(x, weight, self.config.rms_norm_eps)
+        })
     }
 
     /// Hidden states after the final norm: tokens s32 `[B,T]` → `[B,T,D]` in the compute type.
@@ -111,19 +114,25 @@ impl Decoder<'_> {
         let (names, layers) = self.stacked_layers();
         let count = self.config.num_hidden_layers;
         let (carry, kept) = g.scope("layers", || {
-            g.scan(self.policy.clone(), vec![x], layers, count, |_, carry, slices| {
-                let params = Params::new(names.iter().cloned().zip(slices.iter().cloned()));
-                let mut kept = Vec::new();
-                let x = self.layer(&params, &carry[0], &rotation, |q, k, v| {
-                    let (k, v) = (k.transpose(&[0, 2, 1, 3]), v.transpose(&[0, 2, 1, 3]));
-                    let mixed = attend(q, &k, &v, &mask);
-                    if keep {
-                        kept = vec![k, v];
-                    }
-                    mixed
-                });
-                (vec![x], kept)
-            })
+            g.scan(
+                self.policy.clone(),
+                vec![x],
+                layers,
+                count,
+                |_, carry, slices| {
+                    let params = Params::new(names.iter().cloned().zip(slices.iter().cloned()));
+                    let mut kept = Vec::new();
+                    let x = self.layer(&params, &carry[0], &rotation, |q, k, v| {
+                        let (k, v) = (k.transpose(&[0, 2, 1, 3]), v.transpose(&[0, 2, 1, 3]));
+                        let mixed = attend(q, &k, &v, &mask);
+                        if keep {
+                            kept = vec![k, v];
+                        }
+                        mixed
+                    });
+                    (vec![x], kept)
+                },
+            )
         });
         (self.finish(&carry[0]), kept)
     }
@@ -151,24 +160,32 @@ impl Decoder<'_> {
         let carry = vec![x, cache.keys.clone(), cache.values.clone()];
         let count = self.config.num_hidden_layers;
         let (mut carry, _) = g.scope("layers", || {
-            g.scan(Policy::Recompute, carry, layers, count, |index, carry, slices| {
-                let params = Params::new(names.iter().cloned().zip(slices.iter().cloned()));
-                let zero = g.scalar(0.0, DType::S32);
-                let store = |whole: &Tensor, new: &Tensor| {
-                    let new = new.transpose(&[0, 2, 1, 3]).expand(0);
-                    let whole = whole.dynamic_update_slice(&new, &[index, &zero, &zero, slot, &zero]);
-                    let layer = whole.dynamic_slice(&[index, &zero, &zero, &zero, &zero], &window);
-                    (whole, layer.reshape(&dims[1..]))
-                };
-                let mut cache = Vec::new();
-                let x = self.layer(&params, &carry[0], &rotation, |q, k, v| {
-                    let (keys, k) = store(&carry[1], k);
-                    let (values, v) = store(&carry[2], v);
-                    cache = vec![keys, values];
-                    attend(q, &k, &v, readable)
-                });
-                (std::iter::once(x).chain(cache).collect(), vec![])
-            })
+            g.scan(
+                Policy::Recompute,
+                carry,
+                layers,
+                count,
+                |index, carry, slices| {
+                    let params = Params::new(names.iter().cloned().zip(slices.iter().cloned()));
+                    let zero = g.scalar(0.0, DType::S32);
+                    let store = |whole: &Tensor, new: &Tensor| {
+                        let new = new.transpose(&[0, 2, 1, 3]).expand(0);
+                        let whole =
+                            whole.dynamic_update_slice(&new, &[index, &zero, &zero, slot, &zero]);
+                        let layer =
+                            whole.dynamic_slice(&[index, &zero, &zero, &zero, &zero], &window);
+                        (whole, layer.reshape(&dims[1..]))
+                    };
+                    let mut cache = Vec::new();
+                    let x = self.layer(&params, &carry[0], &rotation, |q, k, v| {
+                        let (keys, k) = store(&carry[1], k);
+                        let (values, v) = store(&carry[2], v);
+                        cache = vec![keys, values];
+                        attend(q, &k, &v, readable)
+                    });
+                    (std::iter::once(x).chain(cache).collect(), vec![])
+                },
+            )
         });
         let values = carry.pop().expect("values are carried");
         let keys = carry.pop().expect("keys are carried");
@@ -178,7 +195,15 @@ impl Decoder<'_> {
     /// The log-prob head over this model's vocabulary.
     pub fn head(&self, temperature: f64, token_chunk: usize) -> Head {
         let tied = self.config.tie_word_embeddings;
-        let weight = self.params.at(if tied { "embed" } else { "lm_head" }).clone();
-        Head { weight, tied, temperature, token_chunk }
+        let weight = self
+            .params
+            .at(if tied { "embed" } else { "lm_head" })
+            .clone();
+        Head {
+            weight,
+            tied,
+            temperature,
+            token_chunk,
+        }
     }
 }

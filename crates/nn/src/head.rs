@@ -32,9 +32,17 @@ impl Head {
     #[track_caller]
     pub fn logits(&self, x_btd: &Tensor) -> Tensor {
         let (g, dtype) = (x_btd.graph(), x_btd.dtype());
-        let spec = if self.tied { "btd,vd->btv" } else { "btd,dv->btv" };
+        let spec = if self.tied {
+            "btd,vd->btv"
+        } else {
+            "btd,dv->btv"
+        };
         let logits = g.einsum(spec, x_btd, &self.weight.convert(dtype), DType::F32);
-        if self.temperature == 1.0 { logits } else { logits * (1.0 / self.temperature) }
+        if self.temperature == 1.0 {
+            logits
+        } else {
+            logits * (1.0 / self.temperature)
+        }
     }
 
     /// Scores `targets` (s32 `[B,T]`) under the distributions that `x` `[B,T,D]` predicts at the same places.
@@ -58,10 +66,16 @@ impl Head {
             .pad(1, 0, padding, 0.0)
             .reshape(&[b, chunks, chunk])
             .transpose(&[1, 0, 2]);
-        let (_, scored) = g.scan(Policy::Recompute, vec![], vec![x, ids], chunks, |_, _, slice| {
-            let scores = self.score_chunk(&slice[0], &slice[1]);
-            (vec![], vec![scores.logprob, scores.entropy])
-        });
+        let (_, scored) = g.scan(
+            Policy::Recompute,
+            vec![],
+            vec![x, ids],
+            chunks,
+            |_, _, slice| {
+                let scores = self.score_chunk(&slice[0], &slice[1]);
+                (vec![], vec![scores.logprob, scores.entropy])
+            },
+        );
         let whole = |stacked: &Tensor| {
             let rows = stacked.transpose(&[1, 0, 2]).reshape(&[b, chunks * chunk]);
             rows.slice(1, 0, t)

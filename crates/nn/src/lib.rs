@@ -30,5 +30,6 @@ pub use rotary::{Rotation, rotate};
 pub use sequence::Sequence;
 
 /// Every logical axis that parameters and activations name, for the sharding rules.
-pub const LOGICAL_AXES: [&str; 8] =
-    ["batch", "tokens", "layers", "embed", "vocab", "heads", "kv_heads", "mlp"];
+pub const LOGICAL_AXES: [&str; 8] = [
+    "batch", "tokens", "layers", "embed", "vocab", "heads", "kv_heads", "mlp",
+];

@@ -28,11 +28,21 @@ impl Group {
     /// Another number of arrays than the layout has, an array of another type, or a failure of the device.
     pub fn upload(client: &Client, layout: &Layout, host: &[HostArray]) -> Result<Self, Error> {
         if host.len() != layout.len() {
-            return Err(Error::Count { what: "arrays of a group".to_owned(), expected: layout.len(), found: host.len() });
+            return Err(Error::Count {
+                what: "arrays of a group".to_owned(),
+                expected: layout.len(),
+                found: host.len(),
+            });
         }
-        let arrays: Result<Vec<Array>, _> =
-            host.iter().zip(layout.specs()).map(|(h, spec)| client.upload(h, spec.clone(), layout.mesh())).collect();
-        Ok(Self { layout: layout.clone(), arrays: arrays? })
+        let arrays: Result<Vec<Array>, _> = host
+            .iter()
+            .zip(layout.specs())
+            .map(|(h, spec)| client.upload(h, spec.clone(), layout.mesh()))
+            .collect();
+        Ok(Self {
+            layout: layout.clone(),
+            arrays: arrays?,
+        })
     }
 
     /// What the arrays are.
@@ -69,7 +79,10 @@ impl Group {
     /// # Errors
     /// The failure of any of those computations.
     pub fn to_host(&self) -> Result<Vec<HostArray>, Error> {
-        self.arrays.iter().map(|a| a.to_host().map_err(Error::from)).collect()
+        self.arrays
+            .iter()
+            .map(|a| a.to_host().map_err(Error::from))
+            .collect()
     }
 
     /// Waits until all arrays are computed.
@@ -77,7 +90,9 @@ impl Group {
     /// # Errors
     /// The failure of any of the computations.
     pub fn wait(&self) -> Result<(), Error> {
-        self.arrays.iter().try_for_each(|a| a.wait().map_err(Error::from))
+        self.arrays
+            .iter()
+            .try_for_each(|a| a.wait().map_err(Error::from))
     }
 
     /// Whether all arrays are computed.

@@ -21,7 +21,12 @@ pub struct Leaf {
 impl Leaf {
     /// A leaf from borrowed parts.
     pub fn new(name: &str, dtype: DType, dims: &[usize], axes: &[&str]) -> Self {
-        Self { name: name.to_owned(), dtype, dims: dims.to_vec(), axes: axes.iter().map(|a| (*a).to_owned()).collect() }
+        Self {
+            name: name.to_owned(),
+            dtype,
+            dims: dims.to_vec(),
+            axes: axes.iter().map(|a| (*a).to_owned()).collect(),
+        }
     }
 }
 
@@ -34,7 +39,8 @@ pub struct Layout {
 
 impl PartialEq for Layout {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.specs, &other.specs) || (self.specs == other.specs && self.mesh == other.mesh)
+        Arc::ptr_eq(&self.specs, &other.specs)
+            || (self.specs == other.specs && self.mesh == other.mesh)
     }
 }
 
@@ -47,10 +53,18 @@ impl Layout {
         let place = |leaf: &Leaf| {
             let axes: Vec<&str> = leaf.axes.iter().map(String::as_str).collect();
             let sharding = rules.place(&leaf.name, &leaf.dims, &axes, mesh)?;
-            Ok(Arc::new(ArraySpec { name: leaf.name.clone(), dtype: leaf.dtype, dims: leaf.dims.clone(), sharding }))
+            Ok(Arc::new(ArraySpec {
+                name: leaf.name.clone(),
+                dtype: leaf.dtype,
+                dims: leaf.dims.clone(),
+                sharding,
+            }))
         };
         let specs: Result<Vec<_>, PlacementError> = leaves.iter().map(place).collect();
-        Ok(Self { specs: specs?.into(), mesh: mesh.clone() })
+        Ok(Self {
+            specs: specs?.into(),
+            mesh: mesh.clone(),
+        })
     }
 
     /// Number of arrays.
@@ -85,18 +99,39 @@ impl Layout {
 
     /// Global size of all arrays in bytes.
     pub fn bytes(&self) -> usize {
-        self.specs.iter().map(|s| s.dims.iter().product::<usize>() * s.dtype.bytes()).sum()
+        self.specs
+            .iter()
+            .map(|s| s.dims.iter().product::<usize>() * s.dtype.bytes())
+            .sum()
     }
 
     /// The same arrays in another element type.
     pub fn with_dtype(&self, dtype: DType) -> Self {
-        let specs: Vec<_> = self.specs.iter().map(|s| Arc::new(ArraySpec { dtype, ..(**s).clone() })).collect();
-        Self { specs: specs.into(), mesh: self.mesh.clone() }
+        let specs: Vec<_> = self
+            .specs
+            .iter()
+            .map(|s| {
+                Arc::new(ArraySpec {
+                    dtype,
+                    ..(**s).clone()
+                })
+            })
+            .collect();
+        Self {
+            specs: specs.into(),
+            mesh: self.mesh.clone(),
+        }
     }
 
     /// Arguments of a program, one per array; `group` prefixes their names.
     pub(crate) fn inputs(&self, g: &Graph, group: &str) -> Vec<Tensor> {
-        let input = |s: &Arc<ArraySpec>| g.input_placed(&format!("{group}/{}", s.name), TensorType::new(s.dtype, &s.dims), s.sharding.clone());
+        let input = |s: &Arc<ArraySpec>| {
+            g.input_placed(
+                &format!("{group}/{}", s.name),
+                TensorType::new(s.dtype, &s.dims),
+                s.sharding.clone(),
+            )
+        };
         self.specs.iter().map(input).collect()
     }
 }

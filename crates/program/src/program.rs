@@ -59,7 +59,12 @@ pub struct Builder {
 impl Builder {
     /// An empty program for a mesh.
     pub fn new(name: &str, mesh: &Mesh, rules: &Rules) -> Self {
-        Self { graph: Graph::new(name, mesh.clone(), rules.clone()), inputs: Vec::new(), outputs: Vec::new(), donated: Vec::new() }
+        Self {
+            graph: Graph::new(name, mesh.clone(), rules.clone()),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            donated: Vec::new(),
+        }
     }
 
     /// The graph to trace into.
@@ -69,7 +74,10 @@ impl Builder {
 
     /// Adds a group of arguments and returns their tensors, in the order of the layout.
     pub fn input(&mut self, name: &str, layout: &Layout) -> Vec<Tensor> {
-        self.inputs.push(InputGroup { name: name.to_owned(), layout: layout.clone() });
+        self.inputs.push(InputGroup {
+            name: name.to_owned(),
+            layout: layout.clone(),
+        });
         layout.inputs(&self.graph, name)
     }
 
@@ -100,13 +108,31 @@ impl Builder {
 
     #[track_caller]
     fn push_output(&mut self, layout: &Layout, tensors: &[Tensor], arguments: Option<&[Tensor]>) {
-        assert_eq!(layout.len(), tensors.len(), "a group of results has one tensor per array of its layout");
-        let outputs = layout.specs().iter().zip(tensors).enumerate().map(|(i, (spec, tensor))| {
-            let ty = tensor.ty();
-            assert!(ty.dtype == spec.dtype && ty.dims == spec.dims, "result `{}` is {spec} in its layout but {ty} as traced", spec.name);
-            let replaces = arguments.map(|a| a[i].clone());
-            Output { name: spec.name.clone(), tensor: tensor.clone(), sharding: spec.sharding.clone(), replaces }
-        });
+        assert_eq!(
+            layout.len(),
+            tensors.len(),
+            "a group of results has one tensor per array of its layout"
+        );
+        let outputs = layout
+            .specs()
+            .iter()
+            .zip(tensors)
+            .enumerate()
+            .map(|(i, (spec, tensor))| {
+                let ty = tensor.ty();
+                assert!(
+                    ty.dtype == spec.dtype && ty.dims == spec.dims,
+                    "result `{}` is {spec} in its layout but {ty} as traced",
+                    spec.name
+                );
+                let replaces = arguments.map(|a| a[i].clone());
+                Output {
+                    name: spec.name.clone(),
+                    tensor: tensor.clone(),
+                    sharding: spec.sharding.clone(),
+                    replaces,
+                }
+            });
         let outputs = outputs.collect();
         self.outputs.push((layout.clone(), outputs));
     }
@@ -129,7 +155,12 @@ impl Builder {
         let inputs = std::mem::take(&mut self.inputs);
         let (module, outputs) = self.lower();
         let executable = client.compile(&module)?;
-        Ok(Program { module, executable, inputs, outputs })
+        Ok(Program {
+            module,
+            executable,
+            inputs,
+            outputs,
+        })
     }
 }
 
@@ -143,7 +174,10 @@ pub struct Program {
 
 impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Program").field("name", &self.module.name).field("args", &self.module.args.len()).finish_non_exhaustive()
+        f.debug_struct("Program")
+            .field("name", &self.module.name)
+            .field("args", &self.module.args.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -176,7 +210,11 @@ impl Program {
     pub fn call(&self, arguments: Vec<Argument<'_>>) -> Result<Vec<Group>, Error> {
         if arguments.len() != self.inputs.len() {
             let what = format!("groups given to program `{}`", self.name());
-            return Err(Error::Count { what, expected: self.inputs.len(), found: arguments.len() });
+            return Err(Error::Count {
+                what,
+                expected: self.inputs.len(),
+                found: arguments.len(),
+            });
         }
         let mut args = Vec::with_capacity(self.module.args.len());
         for (argument, input) in arguments.into_iter().zip(&self.inputs) {
@@ -192,7 +230,12 @@ impl Program {
             }
         }
         let mut results = self.executable.run(args)?.into_iter();
-        let groups = self.outputs.iter().map(|layout| Group::new(layout.clone(), results.by_ref().take(layout.len()).collect()));
+        let groups = self.outputs.iter().map(|layout| {
+            Group::new(
+                layout.clone(),
+                results.by_ref().take(layout.len()).collect(),
+            )
+        });
         Ok(groups.collect())
     }
 
@@ -205,6 +248,10 @@ impl Program {
             Some((g, w)) => format!("`{}` {g} instead of `{}` {w}", g.name, w.name),
             None => format!("{} arrays instead of {}", given.len(), wanted.len()),
         };
-        Err(Error::Layout { program: self.name().to_owned(), group: input.name.clone(), reason })
+        Err(Error::Layout {
+            program: self.name().to_owned(),
+            group: input.name.clone(),
+            reason,
+        })
     }
 }

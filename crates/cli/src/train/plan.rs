@@ -1,5 +1,8 @@
 //! The recipe's values as the algorithm takes them.
 
+#[cfg(test)]
+mod tests;
+
 use ferrotune_batch::{Aggregation, DEFAULT_PAD_ALIGN, Packing, PadPosition};
 use ferrotune_engine::{Schedule, ScheduleKind};
 use ferrotune_recipe as recipe;

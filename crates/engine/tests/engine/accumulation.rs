@@ -11,7 +11,9 @@ const LENGTHS: [usize; 8] = [12, 30, 7, 21, 3, 16, 30, 9];
 
 fn gradient(engine: &mut Engine, batches: &[Rows]) -> (Vec<(ParamSpec, HostArray)>, f64) {
     for batch in batches {
-        engine.forward_backward(batch, &Loss::cross_entropy()).unwrap();
+        engine
+            .forward_backward(batch, &Loss::cross_entropy())
+            .unwrap();
     }
     let gradients = engine.gradients_to_host().unwrap();
     let report = engine.update(0.0).unwrap().read().unwrap();
@@ -29,10 +31,21 @@ fn micro_batches_and_packings_give_one_gradient() {
     let mut engine = engine("qwen3");
     let (expected, loss) = gradient(&mut engine, &micro_batches(&docs, 30, 8));
     // 1 × 8 and other cuts of the rows; then packings into longer rows.
-    for (budget, size) in [(30, 1), (30, 2), (30, 4), (30, 8), (64, 1), (64, 2), (128, 1)] {
+    for (budget, size) in [
+        (30, 1),
+        (30, 2),
+        (30, 4),
+        (30, 8),
+        (64, 1),
+        (64, 2),
+        (128, 1),
+    ] {
         let (found, other) = gradient(&mut engine, &micro_batches(&docs, budget, size));
         let error = relative(&expected, &found);
-        assert!(error < 1e-6, "rows of {budget}, {size} a micro-batch: gradients differ by {error}");
+        assert!(
+            error < 1e-6,
+            "rows of {budget}, {size} a micro-batch: gradients differ by {error}"
+        );
         assert!((loss - other).abs() < 1e-6 * loss.abs(), "{loss} {other}");
     }
 }
@@ -45,7 +58,10 @@ fn devices_give_the_gradient_of_one() {
     for (data, fsdp) in [(2, 1), (1, 2), (2, 2), (1, 8), (2, 4)] {
         let (found, other) = gradient(&mut engine_on("qwen3", data, fsdp, config()), &batches);
         let error = relative(&expected, &found);
-        assert!(error < 2e-6, "data {data}, fsdp {fsdp}: gradients differ by {error}");
+        assert!(
+            error < 2e-6,
+            "data {data}, fsdp {fsdp}: gradients differ by {error}"
+        );
         assert!((loss - other).abs() < 1e-6 * loss.abs(), "{loss} {other}");
     }
 }
@@ -56,26 +72,50 @@ fn losses_are_not_mixed_and_an_update_needs_a_gradient() {
     let batch = rows(&docs, 8, 1);
     let mut engine = engine("llama");
     assert!(matches!(engine.update(0.1).unwrap_err(), Error::NoGradient));
-    engine.forward_backward(&batch, &Loss::cross_entropy()).unwrap();
-    let other = Loss { name: "other".into(), ..Loss::cross_entropy() };
-    assert!(matches!(engine.forward_backward(&batch, &other).unwrap_err(), Error::MixedLosses { .. }));
+    engine
+        .forward_backward(&batch, &Loss::cross_entropy())
+        .unwrap();
+    let other = Loss {
+        name: "other".into(),
+        ..Loss::cross_entropy()
+    };
+    assert!(matches!(
+        engine.forward_backward(&batch, &other).unwrap_err(),
+        Error::MixedLosses { .. }
+    ));
     engine.abandon();
-    assert!(matches!(engine.gradients_to_host().unwrap_err(), Error::NoGradient));
+    assert!(matches!(
+        engine.gradients_to_host().unwrap_err(),
+        Error::NoGradient
+    ));
 }
 
 #[test]
 fn rows_without_tokens_give_a_zero_gradient() {
     let mut engine = engine("llama");
     let before = engine.params_to_host().unwrap();
-    engine.forward_backward(&Rows::empty(2, 16, &[]), &Loss::cross_entropy()).unwrap();
+    engine
+        .forward_backward(&Rows::empty(2, 16, &[]), &Loss::cross_entropy())
+        .unwrap();
     let report = engine.update(0.1).unwrap().read().unwrap();
-    assert_eq!((report.grad_norm, report.skipped, report.metrics["loss"]), (0.0, false, 0.0));
+    assert_eq!(
+        (report.grad_norm, report.skipped, report.metrics["loss"]),
+        (0.0, false, 0.0)
+    );
     // Decay moves matrices, nothing else moves anything.
     let after = engine.params_to_host().unwrap();
     for ((spec, a), (_, b)) in before.iter().zip(&after) {
-        let factor = if spec.path.contains("norm") { 1.0 } else { 1.0 - 0.1 * 0.1 };
+        let factor = if spec.path.contains("norm") {
+            1.0
+        } else {
+            1.0 - 0.1 * 0.1
+        };
         for (x, y) in a.as_slice::<f32>().iter().zip(b.as_slice::<f32>()) {
-            assert!((x * factor - y).abs() <= 1e-7 + 1e-6 * x.abs(), "{}: {x} {y}", spec.path);
+            assert!(
+                (x * factor - y).abs() <= 1e-7 + 1e-6 * x.abs(),
+                "{}: {x} {y}",
+                spec.path
+            );
         }
     }
 }
@@ -83,6 +123,11 @@ fn rows_without_tokens_give_a_zero_gradient() {
 #[test]
 fn a_token_outside_of_the_vocabulary_is_refused_with_its_place() {
     let docs = vec![Trajectory::document(vec![1, 2, 128])];
-    let error = engine("llama").forward_backward(&rows(&docs, 4, 1), &Loss::cross_entropy()).unwrap_err();
-    assert!(error.to_string().contains("128") && error.to_string().contains("column 2"), "{error}");
+    let error = engine("llama")
+        .forward_backward(&rows(&docs, 4, 1), &Loss::cross_entropy())
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("128") && error.to_string().contains("column 2"),
+        "{error}"
+    );
 }

@@ -11,7 +11,9 @@ use crate::setup::{config, documents, engine, engine_on, rows};
 fn train(engine: &mut Engine, steps: usize) -> Vec<f64> {
     let batch = rows(&documents(&[14, 9]), 16, 2);
     let step = |_| {
-        engine.forward_backward(&batch, &Loss::cross_entropy()).unwrap();
+        engine
+            .forward_backward(&batch, &Loss::cross_entropy())
+            .unwrap();
         engine.update(1e-2).unwrap().read().unwrap().metrics["loss"]
     };
     (0..steps).map(step).collect()
@@ -31,7 +33,10 @@ fn a_restored_run_continues_bit_for_bit() {
     assert_eq!(resumed.restore(&dir).unwrap(), json!({"position": 7}));
     assert_eq!(resumed.step(), 3);
     assert_eq!(train(&mut resumed, 4), expected);
-    assert_eq!(whole.params_to_host().unwrap(), resumed.params_to_host().unwrap());
+    assert_eq!(
+        whole.params_to_host().unwrap(),
+        resumed.params_to_host().unwrap()
+    );
 }
 
 #[test]
@@ -45,7 +50,10 @@ fn another_mesh_restores_the_same_state() {
     four.restore(&a).unwrap();
     four.save(&b, &json!(null)).unwrap();
     for file in ["params.safetensors", "optimizer.safetensors"] {
-        assert_eq!(fs::read(a.join(file)).unwrap(), fs::read(b.join(file)).unwrap());
+        assert_eq!(
+            fs::read(a.join(file)).unwrap(),
+            fs::read(b.join(file)).unwrap()
+        );
     }
 }
 
@@ -57,7 +65,11 @@ fn every_flipped_byte_is_noticed_and_its_file_named() {
     train(&mut engine, 1);
     engine.save(&dir, &json!({"seed": 1})).unwrap();
     let before = engine.params_to_host().unwrap();
-    for name in ["params.safetensors", "optimizer.safetensors", "manifest.json"] {
+    for name in [
+        "params.safetensors",
+        "optimizer.safetensors",
+        "manifest.json",
+    ] {
         let path = dir.join(name);
         let good = fs::read(&path).unwrap();
         for k in 0..40 {
@@ -66,16 +78,29 @@ fn every_flipped_byte_is_noticed_and_its_file_named() {
             bad[at] ^= 1 << (k % 7);
             fs::write(&path, &bad).unwrap();
             let error = engine.restore(&dir).unwrap_err();
-            assert!(matches!(&error, Error::Corrupt { .. }), "byte {at} of {name}: {error}");
+            assert!(
+                matches!(&error, Error::Corrupt { .. }),
+                "byte {at} of {name}: {error}"
+            );
             assert!(error.to_string().contains(name), "{error}");
         }
         fs::write(&path, &good[..good.len() - 1]).unwrap();
-        assert!(matches!(engine.restore(&dir).unwrap_err(), Error::Corrupt { .. }));
+        assert!(matches!(
+            engine.restore(&dir).unwrap_err(),
+            Error::Corrupt { .. }
+        ));
         fs::remove_file(&path).unwrap();
-        assert!(matches!(engine.restore(&dir).unwrap_err(), Error::Corrupt { .. }));
+        assert!(matches!(
+            engine.restore(&dir).unwrap_err(),
+            Error::Corrupt { .. }
+        ));
         fs::write(&path, &good).unwrap();
     }
-    assert_eq!(engine.params_to_host().unwrap(), before, "a refused checkpoint changes nothing");
+    assert_eq!(
+        engine.params_to_host().unwrap(),
+        before,
+        "a refused checkpoint changes nothing"
+    );
     engine.restore(&dir).unwrap();
 }
 
@@ -84,18 +109,31 @@ fn absent_and_unfitting_are_different_answers() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("step-1");
     let mut llama = engine("llama");
-    assert!(matches!(llama.restore(&dir).unwrap_err(), Error::Absent { .. }));
+    assert!(matches!(
+        llama.restore(&dir).unwrap_err(),
+        Error::Absent { .. }
+    ));
     engine("qwen3").save(&dir, &json!(null)).unwrap();
     let error = llama.restore(&dir).unwrap_err();
-    assert!(matches!(&error, Error::Incompatible { .. }) && error.to_string().contains("q_norm"), "{error}");
+    assert!(
+        matches!(&error, Error::Incompatible { .. }) && error.to_string().contains("q_norm"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_checkpoint_is_not_saved_in_the_middle_of_an_accumulation() {
     let folder = tempfile::tempdir().unwrap();
     let mut engine = engine("llama");
-    engine.forward_backward(&rows(&documents(&[5]), 8, 1), &Loss::cross_entropy()).unwrap();
-    assert!(matches!(engine.save(&folder.path().join("step-0"), &json!(null)).unwrap_err(), Error::MidAccumulation));
+    engine
+        .forward_backward(&rows(&documents(&[5]), 8, 1), &Loss::cross_entropy())
+        .unwrap();
+    assert!(matches!(
+        engine
+            .save(&folder.path().join("step-0"), &json!(null))
+            .unwrap_err(),
+        Error::MidAccumulation
+    ));
 }
 
 #[test]
@@ -103,12 +141,20 @@ fn an_unwritable_place_is_an_error_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("not-a-folder");
     fs::write(&file, "x").unwrap();
-    let error = engine("llama").save(&file.join("step-1"), &json!(null)).unwrap_err();
-    assert!(matches!(&error, Error::Io { .. }) && error.to_string().contains("not-a-folder"), "{error}");
+    let error = engine("llama")
+        .save(&file.join("step-1"), &json!(null))
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Io { .. }) && error.to_string().contains("not-a-folder"),
+        "{error}"
+    );
 }
 
 fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -118,14 +164,28 @@ fn the_newest_is_found_by_number_and_the_last_one_is_never_removed() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine("llama");
     for step in [2, 9, 10] {
-        engine.save(&folder.path().join(format!("step-{step}")), &json!(step)).unwrap();
+        engine
+            .save(&folder.path().join(format!("step-{step}")), &json!(step))
+            .unwrap();
     }
     fs::create_dir(folder.path().join("step-11.partial")).unwrap();
     fs::create_dir(folder.path().join("step-12")).unwrap(); // without a manifest: not complete
-    assert_eq!(checkpoint::latest(folder.path()).unwrap().unwrap(), folder.path().join("step-10"));
+    assert_eq!(
+        checkpoint::latest(folder.path()).unwrap().unwrap(),
+        folder.path().join("step-10")
+    );
     checkpoint::keep_last(folder.path(), 2).unwrap();
-    assert_eq!(names(folder.path()), ["step-10", "step-11.partial", "step-12", "step-9"]);
+    assert_eq!(
+        names(folder.path()),
+        ["step-10", "step-11.partial", "step-12", "step-9"]
+    );
     checkpoint::keep_last(folder.path(), 0).unwrap();
-    assert_eq!(checkpoint::latest(folder.path()).unwrap().unwrap(), folder.path().join("step-10"));
-    assert_eq!(checkpoint::latest(&folder.path().join("nowhere")).unwrap(), None);
+    assert_eq!(
+        checkpoint::latest(folder.path()).unwrap().unwrap(),
+        folder.path().join("step-10")
+    );
+    assert_eq!(
+        checkpoint::latest(&folder.path().join("nowhere")).unwrap(),
+        None
+    );
 }

@@ -13,13 +13,16 @@ use ferrotune_pjrt::{Client, Plugin};
 pub(crate) fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     CLIENT.get_or_init(|| {
-        let plugin = Plugin::cpu(&mut |line| eprintln!("{line}")).expect("the CPU plugin is needed for these tests");
+        let plugin = Plugin::cpu(&mut |line| eprintln!("{line}"))
+            .expect("the CPU plugin is needed for these tests");
         Client::cpu(&plugin, 8).expect("a CPU client")
     })
 }
 
 pub(crate) fn fixture(family: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/hf").join(family)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures/hf")
+        .join(family)
 }
 
 pub(crate) fn config() -> EngineConfig {
@@ -28,7 +31,12 @@ pub(crate) fn config() -> EngineConfig {
         policy: Policy::SaveDots,
         token_chunk: 1 << 20,
         temperature: 1.0,
-        adamw: AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
+        adamw: AdamW {
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.1,
+        },
         max_grad_norm: f64::INFINITY,
     }
 }
@@ -36,7 +44,9 @@ pub(crate) fn config() -> EngineConfig {
 /// `data` × `fsdp` devices; rows over both, the embedding axis over fsdp.
 pub(crate) fn engine_on(family: &str, data: usize, fsdp: usize, config: EngineConfig) -> Engine {
     let model = ModelConfig::load(fixture(family)).unwrap();
-    let params = ferrotune_models::load(fixture(family), &model).unwrap().params;
+    let params = ferrotune_models::load(fixture(family), &model)
+        .unwrap()
+        .params;
     let mesh = Mesh::new(&[("data", data), ("fsdp", fsdp)]).unwrap();
     let over = |name: &str| match name {
         "batch" => vec!["data".to_owned(), "fsdp".to_owned()],
@@ -54,13 +64,20 @@ pub(crate) fn engine(family: &str) -> Engine {
 /// Documents of the given lengths, with token ids below 128.
 pub(crate) fn documents(lengths: &[usize]) -> Vec<Trajectory> {
     let token = |doc: usize, i: usize| ((doc * 7919 + i * 104_729 + i * i * 31 + 17) % 128) as u32;
-    lengths.iter().enumerate().map(|(d, n)| Trajectory::document((0..*n).map(|i| token(d, i)).collect())).collect()
+    lengths
+        .iter()
+        .enumerate()
+        .map(|(d, n)| Trajectory::document((0..*n).map(|i| token(d, i)).collect()))
+        .collect()
 }
 
 /// Documents packed into rows of `budget`, weighted to the mean over all predicted tokens.
 pub(crate) fn rows(docs: &[Trajectory], budget: usize, multiple: usize) -> Rows {
     let weights = Aggregation::TokenMean.weights(docs).unwrap();
-    let packing = Packing { row_multiple: multiple, ..Packing::packed(budget) };
+    let packing = Packing {
+        row_multiple: multiple,
+        ..Packing::packed(budget)
+    };
     packing.pack(docs, &weights).unwrap()
 }
 

@@ -15,8 +15,20 @@ fn the_update_works_in_place_and_copies_no_parameters() {
         // Everything is split over fsdp but norms of a head (`_`), which are small.
         let split = |bytes: usize| (bytes / fsdp) as u64;
         let update = of("update");
-        assert!(update.alias >= split(params + state), "{} of {} bytes are aliased", update.alias, split(params + state));
-        assert!(update.temp < split(params) / 8, "{} bytes of temporaries for {params} bytes of parameters", update.temp);
-        assert!(of("more").alias >= split(gradients), "gradients are accumulated in place");
+        assert!(
+            update.alias >= split(params + state),
+            "{} of {} bytes are aliased",
+            update.alias,
+            split(params + state)
+        );
+        assert!(
+            update.temp < split(params) / 8,
+            "{} bytes of temporaries for {params} bytes of parameters",
+            update.temp
+        );
+        assert!(
+            of("more").alias >= split(gradients),
+            "gradients are accumulated in place"
+        );
     }
 }

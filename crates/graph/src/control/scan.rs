@@ -45,13 +45,25 @@ impl Scan {
         loop {
             // A carry that any live value reads must itself be carried, which may make more values live.
             let wanted = carries.iter().chain(&live_outputs[self.carries..]);
-            let roots: Vec<Value> = region.results.iter().zip(wanted).filter(|(_, w)| **w).map(|(v, _)| *v).collect();
+            let roots: Vec<Value> = region
+                .results
+                .iter()
+                .zip(wanted)
+                .filter(|(_, w)| **w)
+                .map(|(v, _)| *v)
+                .collect();
             let live = Live::of(arena, self.body, &roots);
             let used = |param: usize| live.contains(region.params[param]);
-            let grown: Vec<bool> = (0..self.carries).map(|i| carries[i] || used(1 + i)).collect();
+            let grown: Vec<bool> = (0..self.carries)
+                .map(|i| carries[i] || used(1 + i))
+                .collect();
             if grown == carries {
                 let inputs = (1 + self.carries..region.params.len()).map(used).collect();
-                return Plan { carries, inputs, live };
+                return Plan {
+                    carries,
+                    inputs,
+                    live,
+                };
             }
             carries = grown;
         }
@@ -78,43 +90,81 @@ impl Op for Scan {
 
         // Cotangents travel against the steps: those of the carry from step to step, those of captures as running sums.
         let float_carries: Vec<usize> = (0..c).filter(|i| is_float(&carry_in[*i])).collect();
-        let wanted_inputs: Vec<usize> = (0..x).filter(|i| cx.needs[c + i] && is_float(&stacked_in[*i])).collect();
-        let wanted_captures: Vec<usize> = (0..captures.len()).filter(|i| cx.needs[c + x + i] && is_float(&captures[*i])).collect();
-        let given_outputs: Vec<usize> = (0..self.outputs).filter(|i| cx.cotangents[c + i].is_some()).collect();
+        let wanted_inputs: Vec<usize> = (0..x)
+            .filter(|i| cx.needs[c + i] && is_float(&stacked_in[*i]))
+            .collect();
+        let wanted_captures: Vec<usize> = (0..captures.len())
+            .filter(|i| cx.needs[c + x + i] && is_float(&captures[*i]))
+            .collect();
+        let given_outputs: Vec<usize> = (0..self.outputs)
+            .filter(|i| cx.cotangents[c + i].is_some())
+            .collect();
 
-        let d_carry = float_carries.iter().map(|i| cx.cotangents[*i].clone().unwrap_or_else(|| cx.outputs[*i].zeros_like()));
+        let d_carry = float_carries.iter().map(|i| {
+            cx.cotangents[*i]
+                .clone()
+                .unwrap_or_else(|| cx.outputs[*i].zeros_like())
+        });
         let d_captures = wanted_captures.iter().map(|i| captures[*i].zeros_like());
         let init: Vec<Tensor> = d_carry.chain(d_captures).collect();
-        let d_outputs = given_outputs.iter().map(|i| cx.cotangents[c + i].clone().expect("filtered to those given"));
-        let stacked: Vec<Tensor> = hidden.iter().cloned().chain(stacked_in.iter().cloned()).chain(d_outputs).collect();
+        let d_outputs = given_outputs.iter().map(|i| {
+            cx.cotangents[c + i]
+                .clone()
+                .expect("filtered to those given")
+        });
+        let stacked: Vec<Tensor> = hidden
+            .iter()
+            .cloned()
+            .chain(stacked_in.iter().cloned())
+            .chain(d_outputs)
+            .collect();
         let kept = self.kept.len();
 
-        let (sums, d_inputs) = g.scan_directed(Policy::Recompute, !self.reverse, init, stacked, self.length, |index, sums, slices| {
-            let (saved, rest) = slices.split_at(kept);
-            let (slices_in, d_out) = rest.split_at(x);
-            let captured: Vec<Tensor> = captures.iter().map(|t| g.localize(t)).collect();
-            let mut args = vec![index.clone()];
-            args.extend(saved[..c].iter().cloned());
-            args.extend(slices_in.iter().cloned());
-            args.extend(captured.iter().cloned());
-            let recall: HashMap<Value, Tensor> = self.kept.iter().copied().zip(saved.iter().cloned()).skip(c).collect();
-            let results = g.inline_region(self.body, &args, &recall);
+        let (sums, d_inputs) = g.scan_directed(
+            Policy::Recompute,
+            !self.reverse,
+            init,
+            stacked,
+            self.length,
+            |index, sums, slices| {
+                let (saved, rest) = slices.split_at(kept);
+                let (slices_in, d_out) = rest.split_at(x);
+                let captured: Vec<Tensor> = captures.iter().map(|t| g.localize(t)).collect();
+                let mut args = vec![index.clone()];
+                args.extend(saved[..c].iter().cloned());
+                args.extend(slices_in.iter().cloned());
+                args.extend(captured.iter().cloned());
+                let recall: HashMap<Value, Tensor> = self
+                    .kept
+                    .iter()
+                    .copied()
+                    .zip(saved.iter().cloned())
+                    .skip(c)
+                    .collect();
+                let results = g.inline_region(self.body, &args, &recall);
 
-            let carry_seeds = float_carries.iter().enumerate().map(|(k, i)| (&results[*i], &sums[k]));
-            let output_seeds = given_outputs.iter().zip(d_out).map(|(i, d)| (&results[c + i], d));
-            let seeds: Vec<(&Tensor, &Tensor)> = carry_seeds.chain(output_seeds).collect();
-            let wrt_carry = float_carries.iter().map(|i| &saved[*i]);
-            let wrt_inputs = wanted_inputs.iter().map(|i| &slices_in[*i]);
-            let wrt_captures = wanted_captures.iter().map(|i| &captured[*i]);
-            let wrt: Vec<&Tensor> = wrt_carry.chain(wrt_captures).chain(wrt_inputs).collect();
-            let mut found = g.vjp(&seeds, &wrt);
+                let carry_seeds = float_carries
+                    .iter()
+                    .enumerate()
+                    .map(|(k, i)| (&results[*i], &sums[k]));
+                let output_seeds = given_outputs
+                    .iter()
+                    .zip(d_out)
+                    .map(|(i, d)| (&results[c + i], d));
+                let seeds: Vec<(&Tensor, &Tensor)> = carry_seeds.chain(output_seeds).collect();
+                let wrt_carry = float_carries.iter().map(|i| &saved[*i]);
+                let wrt_inputs = wanted_inputs.iter().map(|i| &slices_in[*i]);
+                let wrt_captures = wanted_captures.iter().map(|i| &captured[*i]);
+                let wrt: Vec<&Tensor> = wrt_carry.chain(wrt_captures).chain(wrt_inputs).collect();
+                let mut found = g.vjp(&seeds, &wrt);
 
-            let d_inputs = found.split_off(float_carries.len() + wanted_captures.len());
-            let d_captures = found.split_off(float_carries.len());
-            let running = &sums[float_carries.len()..];
-            found.extend(running.iter().zip(d_captures).map(|(sum, d)| sum + d));
-            (found, d_inputs)
-        });
+                let d_inputs = found.split_off(float_carries.len() + wanted_captures.len());
+                let d_captures = found.split_off(float_carries.len());
+                let running = &sums[float_carries.len()..];
+                found.extend(running.iter().zip(d_captures).map(|(sum, d)| sum + d));
+                (found, d_inputs)
+            },
+        );
 
         let mut answer: Vec<Option<Tensor>> = vec![None; cx.inputs.len()];
         for (k, i) in float_carries.iter().enumerate() {
@@ -136,8 +186,18 @@ impl Op for Scan {
         let s32 = TensorType::new(DType::S32, &[]);
 
         out.open_block();
-        for (param, name) in region.params[1 + self.carries..].iter().zip(&site.inputs[self.carries..]).skip(self.inputs) {
-            out.bind(Value { node: *param, output: 0 }, name.clone());
+        for (param, name) in region.params[1 + self.carries..]
+            .iter()
+            .zip(&site.inputs[self.carries..])
+            .skip(self.inputs)
+        {
+            out.bind(
+                Value {
+                    node: *param,
+                    output: 0,
+                },
+                name.clone(),
+            );
         }
         let hoisted = out.hoist(self.body, &plan.live);
 
@@ -145,40 +205,87 @@ impl Op for Scan {
         let zero = out.assign(format!("stablehlo.constant dense<0> : {s32}"));
         let mut starts = vec![(zero, s32.clone())];
         let live_carries: Vec<usize> = (0..self.carries).filter(|i| plan.carries[*i]).collect();
-        starts.extend(live_carries.iter().map(|i| (site.inputs[*i].clone(), site.input_types[*i].clone())));
-        let live_stacks: Vec<usize> = (self.carries..self.types.len()).filter(|i| site.live_outputs[*i]).collect();
+        starts.extend(
+            live_carries
+                .iter()
+                .map(|i| (site.inputs[*i].clone(), site.input_types[*i].clone())),
+        );
+        let live_stacks: Vec<usize> = (self.carries..self.types.len())
+            .filter(|i| site.live_outputs[*i])
+            .collect();
         for i in &live_stacks {
             let ty = &self.types[*i];
-            let buffer = out.assign(format!("stablehlo.constant dense<{}> : {ty}", crate::literal::splat(0.0, ty.dtype)));
+            let buffer = out.assign(format!(
+                "stablehlo.constant dense<{}> : {ty}",
+                crate::literal::splat(0.0, ty.dtype)
+            ));
             starts.push((buffer, ty.clone()));
         }
         let names: Vec<String> = starts.iter().map(|_| out.fresh()).collect();
-        let bindings: Vec<String> = names.iter().zip(&starts).map(|(n, (init, _))| format!("{n} = {init}")).collect();
+        let bindings: Vec<String> = names
+            .iter()
+            .zip(&starts)
+            .map(|(n, (init, _))| format!("{n} = {init}"))
+            .collect();
         let types: Vec<String> = starts.iter().map(|(_, ty)| ty.to_string()).collect();
         let types = types.join(", ");
         let result = out.fresh();
-        let bundle = if starts.len() == 1 { result.clone() } else { format!("{result}:{}", starts.len()) };
-        out.raw(&format!("{bundle} = stablehlo.while({}) : {types} cond {{\n", bindings.join(", ")));
+        let bundle = if starts.len() == 1 {
+            result.clone()
+        } else {
+            format!("{result}:{}", starts.len())
+        };
+        out.raw(&format!(
+            "{bundle} = stablehlo.while({}) : {types} cond {{\n",
+            bindings.join(", ")
+        ));
         let limit = out.assign(format!("stablehlo.constant dense<{}> : {s32}", self.length));
-        let more = out.assign(format!("stablehlo.compare LT, {}, {limit}, SIGNED : ({s32}, {s32}) -> tensor<i1>", names[0]));
+        let more = out.assign(format!(
+            "stablehlo.compare LT, {}, {limit}, SIGNED : ({s32}, {s32}) -> tensor<i1>",
+            names[0]
+        ));
         out.raw(&format!("stablehlo.return {more} : tensor<i1>\n}} do {{\n"));
 
         out.open_block();
         let step = names[0].clone();
         let index = if self.reverse {
-            let last = out.assign(format!("stablehlo.constant dense<{}> : {s32}", self.length.saturating_sub(1)));
+            let last = out.assign(format!(
+                "stablehlo.constant dense<{}> : {s32}",
+                self.length.saturating_sub(1)
+            ));
             out.assign(format!("stablehlo.subtract {last}, {step} : {s32}"))
         } else {
             step.clone()
         };
-        out.bind(Value { node: region.params[0], output: 0 }, index.clone());
+        out.bind(
+            Value {
+                node: region.params[0],
+                output: 0,
+            },
+            index.clone(),
+        );
         for (name, i) in names[1..].iter().zip(&live_carries) {
-            out.bind(Value { node: region.params[1 + i], output: 0 }, name.clone());
+            out.bind(
+                Value {
+                    node: region.params[1 + i],
+                    output: 0,
+                },
+                name.clone(),
+            );
         }
         for i in (0..self.inputs).filter(|i| plan.inputs[*i]) {
-            let (name, ty) = (&site.inputs[self.carries + i], &site.input_types[self.carries + i]);
+            let (name, ty) = (
+                &site.inputs[self.carries + i],
+                &site.input_types[self.carries + i],
+            );
             let slice = read_step(out, name, ty, &index);
-            out.bind(Value { node: region.params[1 + self.carries + i], output: 0 }, slice);
+            out.bind(
+                Value {
+                    node: region.params[1 + self.carries + i],
+                    output: 0,
+                },
+                slice,
+            );
         }
         out.region(self.body, &plan.live, &hoisted);
         let one = out.assign(format!("stablehlo.constant dense<1> : {s32}"));
@@ -197,7 +304,10 @@ impl Op for Scan {
 
         let results = bundle_names(&result, starts.len());
         let mut answer = vec![String::new(); self.types.len()];
-        for (name, i) in results[1..].iter().zip(live_carries.iter().chain(&live_stacks)) {
+        for (name, i) in results[1..]
+            .iter()
+            .zip(live_carries.iter().chain(&live_stacks))
+        {
             answer[*i] = name.clone();
         }
         answer
@@ -218,8 +328,14 @@ impl Op for Scan {
 }
 
 fn step_indices(out: &mut Emitter<'_>, rank: usize, index: &str) -> (String, String) {
-    let zero = if rank > 1 { out.assign("stablehlo.constant dense<0> : tensor<i32>".to_owned()) } else { String::new() };
-    let indices: Vec<&str> = std::iter::once(index).chain(std::iter::repeat_n(zero.as_str(), rank - 1)).collect();
+    let zero = if rank > 1 {
+        out.assign("stablehlo.constant dense<0> : tensor<i32>".to_owned())
+    } else {
+        String::new()
+    };
+    let indices: Vec<&str> = std::iter::once(index)
+        .chain(std::iter::repeat_n(zero.as_str(), rank - 1))
+        .collect();
     (indices.join(", "), vec!["tensor<i32>"; rank].join(", "))
 }
 
@@ -230,12 +346,21 @@ fn read_step(out: &mut Emitter<'_>, stacked: &str, ty: &TensorType, index: &str)
     sizes[0] = 1;
     let row = TensorType::new(ty.dtype, &sizes);
     let slice = TensorType::new(ty.dtype, &ty.dims[1..]);
-    let window = out.assign(format!("stablehlo.dynamic_slice {stacked}, {indices}, sizes = {} : ({ty}, {index_types}) -> {row}", crate::ops::list(&sizes)));
+    let window = out.assign(format!(
+        "stablehlo.dynamic_slice {stacked}, {indices}, sizes = {} : ({ty}, {index_types}) -> {row}",
+        crate::ops::list(&sizes)
+    ));
     out.assign(format!("stablehlo.reshape {window} : ({row}) -> {slice}"))
 }
 
 /// The stacked value with element `index` replaced.
-fn write_step(out: &mut Emitter<'_>, buffer: &str, ty: &TensorType, value: &str, index: &str) -> String {
+fn write_step(
+    out: &mut Emitter<'_>,
+    buffer: &str,
+    ty: &TensorType,
+    value: &str,
+    index: &str,
+) -> String {
     let mut sizes = ty.dims.clone();
     sizes[0] = 1;
     let row = TensorType::new(ty.dtype, &sizes);
@@ -294,7 +419,10 @@ impl Graph {
         params.extend(carry.iter().map(Tensor::ty));
         for x in &inputs {
             let ty = x.ty();
-            assert!(ty.dims.first() == Some(&length), "a scan of {length} steps reads a stacked input of type {ty}");
+            assert!(
+                ty.dims.first() == Some(&length),
+                "a scan of {length} steps reads a stacked input of type {ty}"
+            );
             params.push(TensorType::new(ty.dtype, &ty.dims[1..]));
         }
         let (c, x) = (carry.len(), inputs.len());
@@ -309,19 +437,47 @@ impl Graph {
             outputs = stacked.len();
             kept = carry_in.iter().map(|t| t.value).collect();
             kept.extend(self.kept_by(&policy));
-            let hidden = kept.iter().map(|value| Tensor { graph: self.clone(), value: *value });
-            next.into_iter().chain(stacked).chain(hidden.collect::<Vec<_>>()).collect()
+            let hidden = kept.iter().map(|value| Tensor {
+                graph: self.clone(),
+                value: *value,
+            });
+            next.into_iter()
+                .chain(stacked)
+                .chain(hidden.collect::<Vec<_>>())
+                .collect()
         });
         let types: Vec<TensorType> = {
             let arena = self.0.borrow();
-            let results = arena.regions[region.id].results.iter().map(|v| arena.value_type(*v).clone());
+            let results = arena.regions[region.id]
+                .results
+                .iter()
+                .map(|v| arena.value_type(*v).clone());
             results
                 .enumerate()
-                .map(|(i, ty)| if i < c { ty } else { TensorType::new(ty.dtype, &[&[length], &ty.dims[..]].concat()) })
+                .map(|(i, ty)| {
+                    if i < c {
+                        ty
+                    } else {
+                        TensorType::new(ty.dtype, &[&[length], &ty.dims[..]].concat())
+                    }
+                })
                 .collect()
         };
-        let operands: Vec<&Tensor> = carry.iter().chain(&inputs).chain(&region.captures).collect();
-        let op = Scan { body: region.id, length, reverse, carries: c, inputs: x, outputs, kept, types };
+        let operands: Vec<&Tensor> = carry
+            .iter()
+            .chain(&inputs)
+            .chain(&region.captures)
+            .collect();
+        let op = Scan {
+            body: region.id,
+            length,
+            reverse,
+            carries: c,
+            inputs: x,
+            outputs,
+            kept,
+            types,
+        };
         let mut results = self.add(op, &operands);
         results.truncate(c + outputs);
         let stacked = results.split_off(c);
@@ -333,16 +489,33 @@ impl Graph {
     fn kept_by(&self, policy: &Policy) -> Vec<Value> {
         let arena = self.0.borrow();
         let nodes = &arena.regions[self.current_region()].nodes;
-        let all = |wanted: &dyn Fn(usize) -> bool| nodes.iter().copied().filter(|id| wanted(*id)).map(|node| Value { node, output: 0 }).collect::<Vec<_>>();
+        let all = |wanted: &dyn Fn(usize) -> bool| {
+            nodes
+                .iter()
+                .copied()
+                .filter(|id| wanted(*id))
+                .map(|node| Value { node, output: 0 })
+                .collect::<Vec<_>>()
+        };
         match policy {
             Policy::Recompute => Vec::new(),
             Policy::SaveDots => all(&|id| arena.nodes[id].op.is_dot()),
             Policy::SaveNames(names) => {
                 for name in names {
-                    let borne = nodes.iter().any(|id| arena.nodes[*id].op.given_name() == Some(name));
-                    assert!(borne, "the policy keeps `{name}`, but no tensor of the scan's body bears that name");
+                    let borne = nodes
+                        .iter()
+                        .any(|id| arena.nodes[*id].op.given_name() == Some(name));
+                    assert!(
+                        borne,
+                        "the policy keeps `{name}`, but no tensor of the scan's body bears that name"
+                    );
                 }
-                all(&|id| arena.nodes[id].op.given_name().is_some_and(|n| names.iter().any(|m| m == n)))
+                all(&|id| {
+                    arena.nodes[id]
+                        .op
+                        .given_name()
+                        .is_some_and(|n| names.iter().any(|m| m == n))
+                })
             }
         }
     }

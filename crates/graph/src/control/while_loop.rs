@@ -22,11 +22,23 @@ struct While {
 }
 
 impl While {
-    fn bind(&self, out: &mut Emitter<'_>, region: RegionId, state: &[String], captures: &[String]) -> Live {
+    fn bind(
+        &self,
+        out: &mut Emitter<'_>,
+        region: RegionId,
+        state: &[String],
+        captures: &[String],
+    ) -> Live {
         let arena = out.arena();
         let names = state.iter().chain(captures);
         for (param, name) in arena.regions[region].params.iter().zip(names) {
-            out.bind(Value { node: *param, output: 0 }, name.clone());
+            out.bind(
+                Value {
+                    node: *param,
+                    output: 0,
+                },
+                name.clone(),
+            );
         }
         Live::of(arena, region, &arena.regions[region].results)
     }
@@ -42,7 +54,9 @@ impl Op for While {
     }
 
     fn vjp(&self, _: &VjpContext) -> Gradient {
-        Gradient::Refused("the number of steps is not known, so nothing can be kept for the way back; use scan")
+        Gradient::Refused(
+            "the number of steps is not known, so nothing can be kept for the way back; use scan",
+        )
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
@@ -50,12 +64,23 @@ impl Op for While {
         let (init, captures) = site.inputs.split_at(self.state);
         let (for_condition, for_body) = captures.split_at(self.condition_captures);
         let names: Vec<String> = init.iter().map(|_| out.fresh()).collect();
-        let bindings: Vec<String> = names.iter().zip(init).map(|(n, i)| format!("{n} = {i}")).collect();
+        let bindings: Vec<String> = names
+            .iter()
+            .zip(init)
+            .map(|(n, i)| format!("{n} = {i}"))
+            .collect();
         let types: Vec<String> = self.types.iter().map(TensorType::to_string).collect();
         let types = types.join(", ");
         let result = out.fresh();
-        let bundle = if self.state == 1 { result.clone() } else { format!("{result}:{}", self.state) };
-        out.raw(&format!("{bundle} = stablehlo.while({}) : {types} cond {{\n", bindings.join(", ")));
+        let bundle = if self.state == 1 {
+            result.clone()
+        } else {
+            format!("{result}:{}", self.state)
+        };
+        out.raw(&format!(
+            "{bundle} = stablehlo.while({}) : {types} cond {{\n",
+            bindings.join(", ")
+        ));
         out.open_block();
         let live = self.bind(out, self.condition, &names, for_condition);
         out.region(self.condition, &live, &HashSet::new());
@@ -65,7 +90,11 @@ impl Op for While {
         out.open_block();
         let live = self.bind(out, self.body, &names, for_body);
         out.region(self.body, &live, &HashSet::new());
-        let next: Vec<String> = arena.regions[self.body].results.iter().map(|v| out.value(*v)).collect();
+        let next: Vec<String> = arena.regions[self.body]
+            .results
+            .iter()
+            .map(|v| out.value(*v))
+            .collect();
         out.raw(&format!("stablehlo.return {} : {types}\n", next.join(", ")));
         out.close_block();
         out.close("}");
@@ -100,7 +129,11 @@ impl Graph {
         let types: Vec<TensorType> = state.iter().map(Tensor::ty).collect();
         let condition = self.trace_region(&types, |args| {
             let more = condition(args);
-            assert_eq!(more.ty(), TensorType::new(DType::Pred, &[]), "the condition of a while loop is a boolean scalar");
+            assert_eq!(
+                more.ty(),
+                TensorType::new(DType::Pred, &[]),
+                "the condition of a while loop is a boolean scalar"
+            );
             vec![more]
         });
         let body = self.trace_region(&types, |args| {
@@ -109,7 +142,11 @@ impl Graph {
             assert_eq!(types, after, "the state of a while loop keeps its types");
             next
         });
-        let operands: Vec<&Tensor> = state.iter().chain(&condition.captures).chain(&body.captures).collect();
+        let operands: Vec<&Tensor> = state
+            .iter()
+            .chain(&condition.captures)
+            .chain(&body.captures)
+            .collect();
         let op = While {
             condition: condition.id,
             body: body.id,

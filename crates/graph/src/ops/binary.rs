@@ -58,7 +58,10 @@ impl Op for Binary {
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let (a, b) = (&site.inputs[0], &site.inputs[1]);
-        vec![out.assign(format!("stablehlo.{} {a}, {b} : {}", self.0.name, site.output_types[0]))]
+        vec![out.assign(format!(
+            "stablehlo.{} {a}, {b} : {}",
+            self.0.name, site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

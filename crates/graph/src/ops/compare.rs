@@ -39,7 +39,10 @@ impl Op for Compare {
             _ => "SIGNED",
         };
         let (a, b) = (&site.inputs[0], &site.inputs[1]);
-        vec![out.assign(format!("stablehlo.compare {}, {a}, {b}, {kind} : ({ty}, {ty}) -> {}", self.direction, site.output_types[0]))]
+        vec![out.assign(format!(
+            "stablehlo.compare {}, {a}, {b}, {kind} : ({ty}, {ty}) -> {}",
+            self.direction, site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -57,7 +60,10 @@ impl Op for Select {
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
         if inputs[0].dtype != DType::Pred {
-            return Err(format!("the condition must be boolean, not {}", inputs[0].dtype));
+            return Err(format!(
+                "the condition must be boolean, not {}",
+                inputs[0].dtype
+            ));
         }
         same_dtype(&inputs[1..])?;
         if inputs.iter().any(|t| t.dims != inputs[0].dims) {
@@ -69,12 +75,21 @@ impl Op for Select {
     fn vjp(&self, cx: &VjpContext) -> Gradient {
         let (g, condition) = (cx.cotangent(), &cx.inputs[0]);
         let zeros = g.zeros_like();
-        Gradient::Of(vec![None, Some(condition.select(g, &zeros)), Some(condition.select(&zeros, g))])
+        Gradient::Of(vec![
+            None,
+            Some(condition.select(g, &zeros)),
+            Some(condition.select(&zeros, g)),
+        ])
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        let [p, a, b] = &site.inputs[..] else { unreachable!("select has three operands") };
-        vec![out.assign(format!("stablehlo.select {p}, {a}, {b} : {}, {}", site.input_types[0], site.output_types[0]))]
+        let [p, a, b] = &site.inputs[..] else {
+            unreachable!("select has three operands")
+        };
+        vec![out.assign(format!(
+            "stablehlo.select {p}, {a}, {b} : {}, {}",
+            site.input_types[0], site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -102,7 +117,10 @@ impl Op for IsFinite {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        vec![out.assign(format!("stablehlo.is_finite {} : ({}) -> {}", site.inputs[0], site.input_types[0], site.output_types[0]))]
+        vec![out.assign(format!(
+            "stablehlo.is_finite {} : ({}) -> {}",
+            site.inputs[0], site.input_types[0], site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -151,7 +169,8 @@ impl Tensor {
     /// Limits values to `[low, high]`; the cotangent passes only where the value lies strictly inside.
     #[track_caller]
     pub fn clamp(&self, low: f64, high: f64) -> Tensor {
-        self.maximum(&self.scalar_like(low)).minimum(&self.scalar_like(high))
+        self.maximum(&self.scalar_like(low))
+            .minimum(&self.scalar_like(high))
     }
 
     /// True where the value is neither infinite nor NaN.

@@ -102,7 +102,10 @@ impl Op for Array {
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let literal = literal::blob(&self.array);
-        vec![out.assign(format!("stablehlo.constant dense<{literal}> : {}", site.output_types[0]))]
+        vec![out.assign(format!(
+            "stablehlo.constant dense<{literal}> : {}",
+            site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
@@ -118,7 +121,13 @@ impl Graph {
     /// A tensor that holds `value` everywhere. Integers and booleans are rounded from `value`.
     #[track_caller]
     pub fn full(&self, value: f64, dtype: DType, dims: &[usize]) -> Tensor {
-        self.add_one(Full { value, ty: TensorType::new(dtype, dims) }, &[])
+        self.add_one(
+            Full {
+                value,
+                ty: TensorType::new(dtype, dims),
+            },
+            &[],
+        )
     }
 
     /// A scalar constant.
@@ -130,7 +139,13 @@ impl Graph {
     /// Indices 0, 1, 2, … along `axis`.
     #[track_caller]
     pub fn iota(&self, dtype: DType, dims: &[usize], axis: usize) -> Tensor {
-        self.add_one(Iota { axis, ty: TensorType::new(dtype, dims) }, &[])
+        self.add_one(
+            Iota {
+                axis,
+                ty: TensorType::new(dtype, dims),
+            },
+            &[],
+        )
     }
 
     /// An array known while tracing. Large arrays belong into arguments: they would swell the program text.
@@ -139,4 +154,3 @@ impl Graph {
         self.add_one(Array { array }, &[])
     }
 }
-

@@ -30,7 +30,10 @@ impl Op for Convert {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        vec![out.assign(format!("stablehlo.convert {} : ({}) -> {}", site.inputs[0], site.input_types[0], site.output_types[0]))]
+        vec![out.assign(format!(
+            "stablehlo.convert {} : ({}) -> {}",
+            site.inputs[0], site.input_types[0], site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -50,7 +53,10 @@ impl Op for Bitcast {
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
         if inputs[0].dtype.bytes() != self.to.bytes() {
-            return Err(format!("{} and {} differ in width", inputs[0].dtype, self.to));
+            return Err(format!(
+                "{} and {} differ in width",
+                inputs[0].dtype, self.to
+            ));
         }
         Ok(vec![inputs[0].with_dtype(self.to)])
     }
@@ -60,7 +66,10 @@ impl Op for Bitcast {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        vec![out.assign(format!("stablehlo.bitcast_convert {} : ({}) -> {}", site.inputs[0], site.input_types[0], site.output_types[0]))]
+        vec![out.assign(format!(
+            "stablehlo.bitcast_convert {} : ({}) -> {}",
+            site.inputs[0], site.input_types[0], site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -26,16 +26,40 @@ impl Op for CumulativeSum {
 
     fn vjp(&self, cx: &VjpContext) -> Gradient {
         // Element i reaches every result from i on, so its cotangent is the sum from i to the end.
-        Gradient::one(cx.cotangent().reverse(self.axis).cumulative_sum(self.axis).reverse(self.axis))
+        Gradient::one(
+            cx.cotangent()
+                .reverse(self.axis)
+                .cumulative_sum(self.axis)
+                .reverse(self.axis),
+        )
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let ty = &site.output_types[0];
         let scalar = TensorType::new(ty.dtype, &[]);
         let size = ty.dims[self.axis];
-        let zero = out.assign(format!("stablehlo.constant dense<{}> : {scalar}", crate::literal::splat(0.0, ty.dtype)));
-        let padding: Vec<String> = (0..ty.rank()).map(|d| if d == self.axis { format!("[{}, 0]", size.saturating_sub(1)) } else { "[0, 0]".to_owned() }).collect();
-        let window: Vec<String> = (0..ty.rank()).map(|d| if d == self.axis { size.max(1).to_string() } else { "1".to_owned() }).collect();
+        let zero = out.assign(format!(
+            "stablehlo.constant dense<{}> : {scalar}",
+            crate::literal::splat(0.0, ty.dtype)
+        ));
+        let padding: Vec<String> = (0..ty.rank())
+            .map(|d| {
+                if d == self.axis {
+                    format!("[{}, 0]", size.saturating_sub(1))
+                } else {
+                    "[0, 0]".to_owned()
+                }
+            })
+            .collect();
+        let window: Vec<String> = (0..ty.rank())
+            .map(|d| {
+                if d == self.axis {
+                    size.max(1).to_string()
+                } else {
+                    "1".to_owned()
+                }
+            })
+            .collect();
         vec![out.assign(format!(
             "\"stablehlo.reduce_window\"({}, {zero}) <{{padding = dense<[{}]> : tensor<{}x2xi64>, window_dimensions = array<i64: {}>}}> \
              ({{ ^bb0(%x: {scalar}, %y: {scalar}): %s = stablehlo.add %x, %y : {scalar} stablehlo.return %s : {scalar} }}) : ({ty}, {scalar}) -> {ty}",

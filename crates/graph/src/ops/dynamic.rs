@@ -11,9 +11,15 @@ use crate::tensor_type::TensorType;
 
 fn check_starts(rank: usize, starts: &[TensorType]) -> Result<(), String> {
     if starts.len() != rank {
-        return Err(format!("{rank} start indices are needed, {} given", starts.len()));
+        return Err(format!(
+            "{rank} start indices are needed, {} given",
+            starts.len()
+        ));
     }
-    match starts.iter().find(|t| t.rank() != 0 || t.dtype != DType::S32) {
+    match starts
+        .iter()
+        .find(|t| t.rank() != 0 || t.dtype != DType::S32)
+    {
         Some(t) => Err(format!("a start index must be tensor<i32>, not {t}")),
         None => Ok(()),
     }
@@ -41,8 +47,14 @@ impl Op for DynamicSlice {
 
     fn vjp(&self, cx: &VjpContext) -> Gradient {
         let starts: Vec<&Tensor> = cx.inputs[1..].iter().collect();
-        let g = cx.inputs[0].zeros_like().dynamic_update_slice(cx.cotangent(), &starts);
-        Gradient::Of(std::iter::once(Some(g)).chain(starts.iter().map(|_| None)).collect())
+        let g = cx.inputs[0]
+            .zeros_like()
+            .dynamic_update_slice(cx.cotangent(), &starts);
+        Gradient::Of(
+            std::iter::once(Some(g))
+                .chain(starts.iter().map(|_| None))
+                .collect(),
+        )
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
@@ -57,7 +69,10 @@ impl Op for DynamicSlice {
     }
 
     fn cost(&self, _: &Arena, _: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { bytes: 2.0 * outputs[0].bytes() as f64, ..Cost::default() }
+        Cost {
+            bytes: 2.0 * outputs[0].bytes() as f64,
+            ..Cost::default()
+        }
     }
 }
 
@@ -73,7 +88,10 @@ impl Op for DynamicUpdateSlice {
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
         let (x, update) = (&inputs[0], &inputs[1]);
         check_starts(x.rank(), &inputs[2..])?;
-        if update.dtype != x.dtype || update.rank() != x.rank() || update.dims.iter().zip(&x.dims).any(|(u, d)| u > d) {
+        if update.dtype != x.dtype
+            || update.rank() != x.rank()
+            || update.dims.iter().zip(&x.dims).any(|(u, d)| u > d)
+        {
             return Err("the window does not fit".to_owned());
         }
         Ok(vec![x.clone()])
@@ -84,7 +102,12 @@ impl Op for DynamicUpdateSlice {
         let starts: Vec<&Tensor> = cx.inputs[2..].iter().collect();
         let kept = g.dynamic_update_slice(&update.zeros_like(), &starts);
         let replaced = g.dynamic_slice(&starts, &update.dims());
-        Gradient::Of([Some(kept), Some(replaced)].into_iter().chain(starts.iter().map(|_| None)).collect())
+        Gradient::Of(
+            [Some(kept), Some(replaced)]
+                .into_iter()
+                .chain(starts.iter().map(|_| None))
+                .collect(),
+        )
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
@@ -98,7 +121,10 @@ impl Op for DynamicUpdateSlice {
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], _: &[TensorType]) -> Cost {
-        Cost { bytes: 2.0 * inputs[1].bytes() as f64, ..Cost::default() }
+        Cost {
+            bytes: 2.0 * inputs[1].bytes() as f64,
+            ..Cost::default()
+        }
     }
 }
 
@@ -106,14 +132,24 @@ impl Tensor {
     /// The window of `sizes` that begins at `starts` (one s32 scalar per dimension; clamped to stay inside).
     #[track_caller]
     pub fn dynamic_slice(&self, starts: &[&Tensor], sizes: &[usize]) -> Tensor {
-        let operands: Vec<&Tensor> = std::iter::once(self).chain(starts.iter().copied()).collect();
-        self.graph.add_one(DynamicSlice { sizes: sizes.to_vec() }, &operands)
+        let operands: Vec<&Tensor> = std::iter::once(self)
+            .chain(starts.iter().copied())
+            .collect();
+        self.graph.add_one(
+            DynamicSlice {
+                sizes: sizes.to_vec(),
+            },
+            &operands,
+        )
     }
 
     /// This tensor with `update` written at `starts` (one s32 scalar per dimension; clamped to stay inside).
     #[track_caller]
     pub fn dynamic_update_slice(&self, update: &Tensor, starts: &[&Tensor]) -> Tensor {
-        let operands: Vec<&Tensor> = [self, update].into_iter().chain(starts.iter().copied()).collect();
+        let operands: Vec<&Tensor> = [self, update]
+            .into_iter()
+            .chain(starts.iter().copied())
+            .collect();
         self.graph.add_one(DynamicUpdateSlice, &operands)
     }
 }

@@ -118,7 +118,14 @@ impl Op for Barrier {
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let types: Vec<String> = site.input_types.iter().map(TensorType::to_string).collect();
-        out.assign_many(site.inputs.len(), format!("stablehlo.optimization_barrier {} : {}", site.inputs.join(", "), types.join(", ")))
+        out.assign_many(
+            site.inputs.len(),
+            format!(
+                "stablehlo.optimization_barrier {} : {}",
+                site.inputs.join(", "),
+                types.join(", ")
+            ),
+        )
     }
 
     fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
@@ -142,7 +149,12 @@ impl Op for Constraint {
     }
 
     fn vjp(&self, cx: &VjpContext) -> Gradient {
-        Gradient::one(cx.graph.add_one(Self { sharding: self.sharding.clone() }, &[cx.cotangent()]))
+        Gradient::one(cx.graph.add_one(
+            Self {
+                sharding: self.sharding.clone(),
+            },
+            &[cx.cotangent()],
+        ))
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
@@ -150,7 +162,10 @@ impl Op for Constraint {
             return site.inputs.clone();
         }
         let dims = crate::emit::sharding_dims(&self.sharding);
-        vec![out.assign(format!("sdy.sharding_constraint {} <@mesh, {dims}> : {}", site.inputs[0], site.output_types[0]))]
+        vec![out.assign(format!(
+            "sdy.sharding_constraint {} <@mesh, {dims}> : {}",
+            site.inputs[0], site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
@@ -162,7 +177,12 @@ impl Tensor {
     /// The same tensor under a name that remat policies and dumps use.
     #[track_caller]
     pub fn named(&self, name: &str) -> Tensor {
-        self.graph.add_one(Named { name: name.to_owned() }, &[self])
+        self.graph.add_one(
+            Named {
+                name: name.to_owned(),
+            },
+            &[self],
+        )
     }
 
     /// The same values, through which no cotangent passes.
@@ -180,7 +200,10 @@ impl Tensor {
         let sharding = {
             let arena = self.graph.0.borrow();
             let name = format!("{}/activation", arena.name);
-            arena.rules.place(&name, &self.dims(), axes, &arena.mesh).unwrap_or_else(|e| panic!("{e}"))
+            arena
+                .rules
+                .place(&name, &self.dims(), axes, &arena.mesh)
+                .unwrap_or_else(|e| panic!("{e}"))
         };
         self.graph.add_one(Constraint { sharding }, &[self])
     }

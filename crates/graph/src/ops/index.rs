@@ -37,12 +37,18 @@ impl Op for Take {
         let count: usize = ids.dims().iter().product();
         let row = &table.dims()[1..];
         let g = cx.cotangent().reshape(&[&[count], row].concat());
-        let added = table.zeros_like().scatter_add_rows(&ids.reshape(&[count]), &g);
+        let added = table
+            .zeros_like()
+            .scatter_add_rows(&ids.reshape(&[count]), &g);
         Gradient::Of(vec![Some(added), None])
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        let (table, ids, to) = (&site.input_types[0], &site.input_types[1], &site.output_types[0]);
+        let (table, ids, to) = (
+            &site.input_types[0],
+            &site.input_types[1],
+            &site.output_types[0],
+        );
         let offsets: Vec<String> = (ids.rank()..to.rank()).map(|d| d.to_string()).collect();
         let mut sizes = table.dims.clone();
         sizes[0] = 1;
@@ -60,7 +66,10 @@ impl Op for Take {
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let _ = inputs;
-        Cost { bytes: 2.0 * outputs[0].bytes() as f64, ..Cost::default() }
+        Cost {
+            bytes: 2.0 * outputs[0].bytes() as f64,
+            ..Cost::default()
+        }
     }
 }
 
@@ -79,7 +88,11 @@ impl Op for ScatterAddRows {
         if ids.rank() != 1 {
             return Err("row indices must have one dimension".to_owned());
         }
-        if updates.dtype != table.dtype || updates.rank() != table.rank() || updates.dims[0] != ids.dims[0] || updates.dims[1..] != table.dims[1..] {
+        if updates.dtype != table.dtype
+            || updates.rank() != table.rank()
+            || updates.dims[0] != ids.dims[0]
+            || updates.dims[1..] != table.dims[1..]
+        {
             return Err("the updates must be one row of the table for each index".to_owned());
         }
         Ok(vec![table.clone()])
@@ -91,7 +104,9 @@ impl Op for ScatterAddRows {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        let [table, ids, updates] = &site.input_types[..] else { unreachable!("scatter has three operands") };
+        let [table, ids, updates] = &site.input_types[..] else {
+            unreachable!("scatter has three operands")
+        };
         let scalar = TensorType::new(table.dtype, &[]);
         let window: Vec<String> = (1..table.rank()).map(|d| d.to_string()).collect();
         vec![out.assign(format!(
@@ -104,7 +119,10 @@ impl Op for ScatterAddRows {
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { flops: inputs[2].elements() as f64, ..Cost::movement(inputs, outputs) }
+        Cost {
+            flops: inputs[2].elements() as f64,
+            ..Cost::movement(inputs, outputs)
+        }
     }
 }
 
@@ -131,7 +149,10 @@ impl Tensor {
     pub fn pick_last(&self, ids: &Tensor) -> Tensor {
         let dims = self.dims();
         let last = dims.len() - 1;
-        let hit = self.graph.iota(ids.dtype(), &dims, last).eq(&ids.expand(last));
+        let hit = self
+            .graph
+            .iota(ids.dtype(), &dims, last)
+            .eq(&ids.expand(last));
         hit.select(self, &self.scalar_like(0.0)).sum(&[last])
     }
 }

@@ -24,7 +24,10 @@ use crate::tensor_type::TensorType;
 pub(crate) fn same_dtype(inputs: &[TensorType]) -> Result<DType, String> {
     let first = inputs[0].dtype;
     match inputs.iter().find(|t| t.dtype != first) {
-        Some(other) => Err(format!("element types {first} and {} are mixed; convert one of them", other.dtype)),
+        Some(other) => Err(format!(
+            "element types {first} and {} are mixed; convert one of them",
+            other.dtype
+        )),
         None => Ok(first),
     }
 }

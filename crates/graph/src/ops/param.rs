@@ -26,7 +26,10 @@ impl Op for Param {
     }
 
     fn emit(&self, _: &mut Emitter<'_>, _: &Site) -> Vec<String> {
-        unreachable!("parameter {} is bound by its region, never written out", self.index)
+        unreachable!(
+            "parameter {} is bound by its region, never written out",
+            self.index
+        )
     }
 
     fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {

@@ -61,7 +61,10 @@ struct Reduce {
 }
 
 fn without(dims: &[usize], axes: &[usize]) -> Vec<usize> {
-    (0..dims.len()).filter(|d| !axes.contains(d)).map(|d| dims[d]).collect()
+    (0..dims.len())
+        .filter(|d| !axes.contains(d))
+        .map(|d| dims[d])
+        .collect()
 }
 
 impl Reduce {
@@ -86,12 +89,19 @@ impl Op for Reduce {
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
         let x = &inputs[0];
         if self.axes.iter().any(|a| *a >= x.rank()) || self.axes.windows(2).any(|w| w[0] >= w[1]) {
-            return Err(format!("axes {:?} must be ascending and below {}", self.axes, x.rank()));
+            return Err(format!(
+                "axes {:?} must be ascending and below {}",
+                self.axes,
+                x.rank()
+            ));
         }
         if (x.dtype == DType::Pred) != matches!(self.kind, Kind::All | Kind::Any) {
             return Err(format!("{} of {}", self.name(), x.dtype));
         }
-        Ok(vec![TensorType::new(x.dtype, &without(&x.dims, &self.axes))])
+        Ok(vec![TensorType::new(
+            x.dtype,
+            &without(&x.dims, &self.axes),
+        )])
     }
 
     fn vjp(&self, cx: &VjpContext) -> Gradient {
@@ -112,7 +122,10 @@ impl Op for Reduce {
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let (from, to) = (&site.input_types[0], &site.output_types[0]);
         let scalar = TensorType::new(from.dtype, &[]);
-        let start = out.assign(format!("stablehlo.constant dense<{}> : {scalar}", self.kind.neutral(from.dtype)));
+        let start = out.assign(format!(
+            "stablehlo.constant dense<{}> : {scalar}",
+            self.kind.neutral(from.dtype)
+        ));
         vec![out.assign(format!(
             "stablehlo.reduce({} init: {start}) applies stablehlo.{} across dimensions = {} : ({from}, {scalar}) -> {to}",
             site.inputs[0],
@@ -122,7 +135,10 @@ impl Op for Reduce {
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { flops: inputs[0].elements() as f64, ..Cost::movement(inputs, outputs) }
+        Cost {
+            flops: inputs[0].elements() as f64,
+            ..Cost::movement(inputs, outputs)
+        }
     }
 }
 
@@ -142,7 +158,10 @@ impl Op for ArgMax {
         if self.axis >= x.rank() || x.dims[self.axis] == 0 {
             return Err(format!("axis {} of {x}", self.axis));
         }
-        Ok(vec![TensorType::new(DType::S32, &without(&x.dims, &[self.axis]))])
+        Ok(vec![TensorType::new(
+            DType::S32,
+            &without(&x.dims, &[self.axis]),
+        )])
     }
 
     fn vjp(&self, _: &VjpContext) -> Gradient {
@@ -151,13 +170,23 @@ impl Op for ArgMax {
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let (from, to) = (&site.input_types[0], &site.output_types[0]);
-        let (v, i) = (TensorType::new(from.dtype, &[]), TensorType::new(DType::S32, &[]));
+        let (v, i) = (
+            TensorType::new(from.dtype, &[]),
+            TensorType::new(DType::S32, &[]),
+        );
         let indices = from.with_dtype(DType::S32);
         let values_out = to.with_dtype(from.dtype);
         let iota = out.assign(format!("stablehlo.iota dim = {} : {indices}", self.axis));
-        let least = out.assign(format!("stablehlo.constant dense<{}> : {v}", Kind::Max.neutral(from.dtype)));
+        let least = out.assign(format!(
+            "stablehlo.constant dense<{}> : {v}",
+            Kind::Max.neutral(from.dtype)
+        ));
         let zero = out.assign(format!("stablehlo.constant dense<{}> : {i}", i32::MAX));
-        let kind = if from.dtype.is_float() { "FLOAT" } else { "SIGNED" };
+        let kind = if from.dtype.is_float() {
+            "FLOAT"
+        } else {
+            "SIGNED"
+        };
         // A larger value wins; among equal ones the smaller index. The start has the largest index, so any element beats it.
         let body = format!(
             " reducer(%va: {v}, %vb: {v}) (%ia: {i}, %ib: {i}) {{ \
@@ -182,7 +211,10 @@ impl Op for ArgMax {
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { flops: inputs[0].elements() as f64, ..Cost::movement(inputs, outputs) }
+        Cost {
+            flops: inputs[0].elements() as f64,
+            ..Cost::movement(inputs, outputs)
+        }
     }
 }
 

@@ -21,12 +21,18 @@ impl Op for Broadcast {
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
         let x = &inputs[0];
-        if self.map.len() != x.rank() || !self.map.windows(2).all(|w| w[0] < w[1]) || self.map.iter().any(|d| *d >= self.dims.len()) {
+        if self.map.len() != x.rank()
+            || !self.map.windows(2).all(|w| w[0] < w[1])
+            || self.map.iter().any(|d| *d >= self.dims.len())
+        {
             return Err(format!("the dimension map {:?} does not fit", self.map));
         }
         for (i, to) in self.map.iter().enumerate() {
             if x.dims[i] != self.dims[*to] && x.dims[i] != 1 {
-                return Err(format!("dimension {i} of size {} cannot become size {}", x.dims[i], self.dims[*to]));
+                return Err(format!(
+                    "dimension {i} of size {} cannot become size {}",
+                    x.dims[i], self.dims[*to]
+                ));
             }
         }
         Ok(vec![TensorType::new(x.dtype, &self.dims)])
@@ -45,7 +51,11 @@ impl Op for Broadcast {
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let (from, to) = (&site.input_types[0], &site.output_types[0]);
-        vec![out.assign(format!("stablehlo.broadcast_in_dim {}, dims = {} : ({from}) -> {to}", site.inputs[0], list(&self.map)))]
+        vec![out.assign(format!(
+            "stablehlo.broadcast_in_dim {}, dims = {} : ({from}) -> {to}",
+            site.inputs[0],
+            list(&self.map)
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -66,7 +76,10 @@ impl Op for Reshape {
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
         let to = TensorType::new(inputs[0].dtype, &self.dims);
         if to.elements() != inputs[0].elements() {
-            return Err(format!("{} elements cannot become {to}", inputs[0].elements()));
+            return Err(format!(
+                "{} elements cannot become {to}",
+                inputs[0].elements()
+            ));
         }
         Ok(vec![to])
     }
@@ -76,7 +89,10 @@ impl Op for Reshape {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        vec![out.assign(format!("stablehlo.reshape {} : ({}) -> {}", site.inputs[0], site.input_types[0], site.output_types[0]))]
+        vec![out.assign(format!(
+            "stablehlo.reshape {} : ({}) -> {}",
+            site.inputs[0], site.input_types[0], site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -99,9 +115,16 @@ impl Op for Transpose {
         let mut sorted = self.permutation.clone();
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..inputs[0].rank()) {
-            return Err(format!("{:?} is not a permutation of the dimensions", self.permutation));
+            return Err(format!(
+                "{:?} is not a permutation of the dimensions",
+                self.permutation
+            ));
         }
-        let dims: Vec<usize> = self.permutation.iter().map(|d| inputs[0].dims[*d]).collect();
+        let dims: Vec<usize> = self
+            .permutation
+            .iter()
+            .map(|d| inputs[0].dims[*d])
+            .collect();
         Ok(vec![TensorType::new(inputs[0].dtype, &dims)])
     }
 
@@ -115,7 +138,11 @@ impl Op for Transpose {
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let (from, to) = (&site.input_types[0], &site.output_types[0]);
-        vec![out.assign(format!("stablehlo.transpose {}, dims = {} : ({from}) -> {to}", site.inputs[0], list(&self.permutation)))]
+        vec![out.assign(format!(
+            "stablehlo.transpose {}, dims = {} : ({from}) -> {to}",
+            site.inputs[0],
+            list(&self.permutation)
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -132,7 +159,9 @@ impl Tensor {
         }
         // XLA repeats a dimension only from size 1 that is dropped: remove those that grow, so that the text stays plain.
         let from = self.dims();
-        let kept: Vec<usize> = (0..from.len()).filter(|i| from[*i] == dims.get(map[*i]).copied().unwrap_or(0)).collect();
+        let kept: Vec<usize> = (0..from.len())
+            .filter(|i| from[*i] == dims.get(map[*i]).copied().unwrap_or(0))
+            .collect();
         let squeezed = if kept.len() == from.len() {
             self.clone()
         } else {
@@ -143,14 +172,24 @@ impl Tensor {
             self.reshape(&kept.iter().map(|i| from[*i]).collect::<Vec<_>>())
         };
         let map = kept.iter().map(|i| map[*i]).collect();
-        self.graph.add_one(Broadcast { dims: dims.to_vec(), map }, &[&squeezed])
+        self.graph.add_one(
+            Broadcast {
+                dims: dims.to_vec(),
+                map,
+            },
+            &[&squeezed],
+        )
     }
 
     /// Repeats the tensor to `dims`, aligned at the last dimension as numpy does.
     #[track_caller]
     pub fn broadcast_to(&self, dims: &[usize]) -> Tensor {
         let rank = self.rank();
-        assert!(rank <= dims.len(), "dimensions {:?} cannot be broadcast to {dims:?}", self.dims());
+        assert!(
+            rank <= dims.len(),
+            "dimensions {:?} cannot be broadcast to {dims:?}",
+            self.dims()
+        );
         let map: Vec<usize> = (dims.len() - rank..dims.len()).collect();
         self.broadcast_in_dim(dims, &map)
     }
@@ -163,7 +202,13 @@ impl Tensor {
             return (a.clone(), b.clone());
         }
         let rank = da.len().max(db.len());
-        let at = |dims: &[usize], i: usize| if i + dims.len() >= rank { dims[i + dims.len() - rank] } else { 1 };
+        let at = |dims: &[usize], i: usize| {
+            if i + dims.len() >= rank {
+                dims[i + dims.len() - rank]
+            } else {
+                1
+            }
+        };
         let dims: Vec<usize> = (0..rank)
             .map(|i| match (at(&da, i), at(&db, i)) {
                 (x, y) if x == y || y == 1 => x,
@@ -180,14 +225,22 @@ impl Tensor {
         if self.dims() == dims {
             return self.clone();
         }
-        self.graph.add_one(Reshape { dims: dims.to_vec() }, &[self])
+        self.graph.add_one(
+            Reshape {
+                dims: dims.to_vec(),
+            },
+            &[self],
+        )
     }
 
     /// Adds a dimension of size 1 at `axis`.
     #[track_caller]
     pub fn expand(&self, axis: usize) -> Tensor {
         let mut dims = self.dims();
-        assert!(axis <= dims.len(), "axis {axis} of a tensor with dimensions {dims:?}");
+        assert!(
+            axis <= dims.len(),
+            "axis {axis} of a tensor with dimensions {dims:?}"
+        );
         dims.insert(axis, 1);
         self.reshape(&dims)
     }
@@ -198,6 +251,11 @@ impl Tensor {
         if permutation.len() == self.rank() && permutation.iter().copied().eq(0..self.rank()) {
             return self.clone();
         }
-        self.graph.add_one(Transpose { permutation: permutation.to_vec() }, &[self])
+        self.graph.add_one(
+            Transpose {
+                permutation: permutation.to_vec(),
+            },
+            &[self],
+        )
     }
 }

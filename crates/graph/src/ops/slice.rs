@@ -23,7 +23,10 @@ impl Op for Slice {
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
         let mut ty = inputs[0].clone();
         if self.axis >= ty.rank() || self.low > self.high || self.high > ty.dims[self.axis] {
-            return Err(format!("elements {}..{} of axis {} are not there", self.low, self.high, self.axis));
+            return Err(format!(
+                "elements {}..{} of axis {} are not there",
+                self.low, self.high, self.axis
+            ));
         }
         ty.dims[self.axis] = self.high - self.low;
         Ok(vec![ty])
@@ -31,15 +34,28 @@ impl Op for Slice {
 
     fn vjp(&self, cx: &VjpContext) -> Gradient {
         let size = cx.inputs[0].dim(self.axis);
-        Gradient::one(cx.cotangent().pad(self.axis, self.low, size - self.high, 0.0))
+        Gradient::one(
+            cx.cotangent()
+                .pad(self.axis, self.low, size - self.high, 0.0),
+        )
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let (from, to) = (&site.input_types[0], &site.output_types[0]);
         let ranges: Vec<String> = (0..from.rank())
-            .map(|d| if d == self.axis { format!("{}:{}", self.low, self.high) } else { format!("0:{}", from.dims[d]) })
+            .map(|d| {
+                if d == self.axis {
+                    format!("{}:{}", self.low, self.high)
+                } else {
+                    format!("0:{}", from.dims[d])
+                }
+            })
             .collect();
-        vec![out.assign(format!("stablehlo.slice {} [{}] : ({from}) -> {to}", site.inputs[0], ranges.join(", ")))]
+        vec![out.assign(format!(
+            "stablehlo.slice {} [{}] : ({from}) -> {to}",
+            site.inputs[0],
+            ranges.join(", ")
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -77,7 +93,13 @@ impl Op for Pad {
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let (from, to) = (&site.input_types[0], &site.output_types[0]);
-        let at = |amount: usize| list(&(0..from.rank()).map(|d| if d == self.axis { amount } else { 0 }).collect::<Vec<_>>());
+        let at = |amount: usize| {
+            list(
+                &(0..from.rank())
+                    .map(|d| if d == self.axis { amount } else { 0 })
+                    .collect::<Vec<_>>(),
+            )
+        };
         let scalar = TensorType::new(from.dtype, &[]);
         let literal = crate::literal::splat(self.value, from.dtype);
         let value = out.assign(format!("stablehlo.constant dense<{literal}> : {scalar}"));
@@ -173,7 +195,10 @@ impl Op for Reverse {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        vec![out.assign(format!("stablehlo.reverse {}, dims = [{}] : {}", site.inputs[0], self.axis, site.output_types[0]))]
+        vec![out.assign(format!(
+            "stablehlo.reverse {}, dims = [{}] : {}",
+            site.inputs[0], self.axis, site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -197,7 +222,15 @@ impl Tensor {
         if low == 0 && high == 0 {
             return self.clone();
         }
-        self.graph.add_one(Pad { axis, low, high, value }, &[self])
+        self.graph.add_one(
+            Pad {
+                axis,
+                low,
+                high,
+                value,
+            },
+            &[self],
+        )
     }
 
     /// The tensors one after the other along `axis`.
@@ -206,7 +239,9 @@ impl Tensor {
     /// When there is no tensor, or they differ in element type or in another dimension.
     #[track_caller]
     pub fn concatenate(tensors: &[&Tensor], axis: usize) -> Tensor {
-        let first = tensors.first().expect("concatenate takes at least one tensor");
+        let first = tensors
+            .first()
+            .expect("concatenate takes at least one tensor");
         first.graph.add_one(Concatenate { axis }, tensors)
     }
 

@@ -56,13 +56,23 @@ impl Op for Unary {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        vec![out.assign(format!("stablehlo.{} {} : {}", self.0.name, site.inputs[0], site.output_types[0]))]
+        vec![out.assign(format!(
+            "stablehlo.{} {} : {}",
+            self.0.name, site.inputs[0], site.output_types[0]
+        ))]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let n = outputs[0].elements() as f64;
         let work = Cost::movement(inputs, outputs);
-        if self.0.transcendental { Cost { transcendentals: n, ..work } } else { Cost { flops: n, ..work } }
+        if self.0.transcendental {
+            Cost {
+                transcendentals: n,
+                ..work
+            }
+        } else {
+            Cost { flops: n, ..work }
+        }
     }
 }
 

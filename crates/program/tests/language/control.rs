@@ -22,15 +22,27 @@ fn recurrence(g: &Graph, x: &[Tensor], policy: Policy, reverse: bool) -> Tensor 
 }
 
 fn arguments() -> Vec<HostArray> {
-    vec![noise(&[3, 3], 1, false), noise(&[3], 2, false), noise(&[4, 3], 3, false)]
+    vec![
+        noise(&[3, 3], 1, false),
+        noise(&[3], 2, false),
+        noise(&[4, 3], 3, false),
+    ]
 }
 
 #[test]
 fn scan_is_differentiated_under_every_policy() {
-    derivative("scan", &arguments(), |g, x| recurrence(g, x, Policy::Recompute, false));
-    derivative("scan_dots", &arguments(), |g, x| recurrence(g, x, Policy::SaveDots, false));
-    derivative("scan_named", &arguments(), |g, x| recurrence(g, x, Policy::SaveNames(vec!["mixed".into()]), false));
-    derivative("scan_reverse", &arguments(), |g, x| recurrence(g, x, Policy::Recompute, true));
+    derivative("scan", &arguments(), |g, x| {
+        recurrence(g, x, Policy::Recompute, false)
+    });
+    derivative("scan_dots", &arguments(), |g, x| {
+        recurrence(g, x, Policy::SaveDots, false)
+    });
+    derivative("scan_named", &arguments(), |g, x| {
+        recurrence(g, x, Policy::SaveNames(vec!["mixed".into()]), false)
+    });
+    derivative("scan_reverse", &arguments(), |g, x| {
+        recurrence(g, x, Policy::Recompute, true)
+    });
 }
 
 #[test]
@@ -41,8 +53,20 @@ fn scan_walks_forward_and_stacks_in_order() {
             let sum = &carry[0] + &slice[0];
             (vec![sum.clone()], vec![sum * index.convert(DType::F64)])
         };
-        let (a, b) = g.scan(Policy::Recompute, vec![g.scalar(10.0, DType::F64)], vec![x[0].clone()], 4, step);
-        let (c, d) = g.scan_reverse(Policy::Recompute, vec![g.scalar(10.0, DType::F64)], vec![x[0].clone()], 4, step);
+        let (a, b) = g.scan(
+            Policy::Recompute,
+            vec![g.scalar(10.0, DType::F64)],
+            vec![x[0].clone()],
+            4,
+            step,
+        );
+        let (c, d) = g.scan_reverse(
+            Policy::Recompute,
+            vec![g.scalar(10.0, DType::F64)],
+            vec![x[0].clone()],
+            4,
+            step,
+        );
         vec![a[0].clone(), b[0].clone(), c[0].clone(), d[0].clone()]
     });
     assert_eq!(out[0].as_slice::<f64>(), [20.0]);
@@ -55,14 +79,26 @@ fn scan_walks_forward_and_stacks_in_order() {
 fn a_scan_in_a_scan_with_outer_captures_is_differentiated() {
     derivative("nested", &arguments(), |g, x| {
         let (w, h0, xs) = (&x[0], &x[1], &x[2]);
-        let outer = g.scan(Policy::SaveDots, vec![h0.clone()], vec![xs.clone()], 4, |_, carry, slices| {
-            let gate = slices[0].tanh();
-            let inner = g.scan(Policy::Recompute, vec![carry[0].clone()], vec![w.clone()], 3, |_, c, row| {
-                let mixed = g.einsum("a,ab->b", &c[0], w, DType::F64);
-                (vec![(mixed * &gate + &row[0] * h0).tanh()], vec![])
-            });
-            (inner.0, vec![gate])
-        });
+        let outer = g.scan(
+            Policy::SaveDots,
+            vec![h0.clone()],
+            vec![xs.clone()],
+            4,
+            |_, carry, slices| {
+                let gate = slices[0].tanh();
+                let inner = g.scan(
+                    Policy::Recompute,
+                    vec![carry[0].clone()],
+                    vec![w.clone()],
+                    3,
+                    |_, c, row| {
+                        let mixed = g.einsum("a,ab->b", &c[0], w, DType::F64);
+                        (vec![(mixed * &gate + &row[0] * h0).tanh()], vec![])
+                    },
+                );
+                (inner.0, vec![gate])
+            },
+        );
         outer.0[0].clone() * outer.1[0].sum(&[0])
     });
 }
@@ -70,36 +106,54 @@ fn a_scan_in_a_scan_with_outer_captures_is_differentiated() {
 #[test]
 fn derivatives_can_be_taken_inside_a_body() {
     // The sum over steps of d(loss_step)/dw, as an accumulation over micro-batches would form it.
-    let out = run("grad_in_scan", &[noise(&[3], 4, false), noise(&[4, 3], 5, false)], |g, x| {
-        let (w, xs) = (&x[0], &x[1]);
-        let loss = |w: &Tensor, x: &Tensor| (w * x).tanh().sum_all();
-        let inside = g.scan(Policy::Recompute, vec![w.zeros_like()], vec![xs.clone()], 4, |_, acc, x| {
-            let d = g.grad(&loss(w, &x[0]), &[w]);
-            (vec![&acc[0] + &d[0]], vec![])
-        });
-        let whole = g.grad(&(w * xs).tanh().sum_all(), &[w]);
-        vec![inside.0[0].clone(), whole[0].clone()]
-    });
-    for (a, b) in out[0].as_slice::<f64>().iter().zip(out[1].as_slice::<f64>()) {
+    let out = run(
+        "grad_in_scan",
+        &[noise(&[3], 4, false), noise(&[4, 3], 5, false)],
+        |g, x| {
+            let (w, xs) = (&x[0], &x[1]);
+            let loss = |w: &Tensor, x: &Tensor| (w * x).tanh().sum_all();
+            let inside = g.scan(
+                Policy::Recompute,
+                vec![w.zeros_like()],
+                vec![xs.clone()],
+                4,
+                |_, acc, x| {
+                    let d = g.grad(&loss(w, &x[0]), &[w]);
+                    (vec![&acc[0] + &d[0]], vec![])
+                },
+            );
+            let whole = g.grad(&(w * xs).tanh().sum_all(), &[w]);
+            vec![inside.0[0].clone(), whole[0].clone()]
+        },
+    );
+    for (a, b) in out[0]
+        .as_slice::<f64>()
+        .iter()
+        .zip(out[1].as_slice::<f64>())
+    {
         assert!((a - b).abs() < 1e-12, "{a} {b}");
     }
 }
 
 #[test]
 fn a_while_loop_runs_until_its_condition_fails() {
-    let out = run("collatz", &[HostArray::from_slice(&[], &[27_i32]).unwrap()], |g, x| {
-        let limit = g.scalar(1.0, DType::S32);
-        g.while_loop(
-            vec![x[0].clone(), g.scalar(0.0, DType::S32)],
-            |s| s[0].gt(&limit),
-            |s| {
-                let two = g.scalar(2.0, DType::S32);
-                let even = s[0].remainder(&two).eq(&g.scalar(0.0, DType::S32));
-                let next = even.select(&(&s[0] / &two), &(&s[0] * 3.0 + 1.0));
-                vec![next, &s[1] + 1.0]
-            },
-        )
-    });
+    let out = run(
+        "collatz",
+        &[HostArray::from_slice(&[], &[27_i32]).unwrap()],
+        |g, x| {
+            let limit = g.scalar(1.0, DType::S32);
+            g.while_loop(
+                vec![x[0].clone(), g.scalar(0.0, DType::S32)],
+                |s| s[0].gt(&limit),
+                |s| {
+                    let two = g.scalar(2.0, DType::S32);
+                    let even = s[0].remainder(&two).eq(&g.scalar(0.0, DType::S32));
+                    let next = even.select(&(&s[0] / &two), &(&s[0] * 3.0 + 1.0));
+                    vec![next, &s[1] + 1.0]
+                },
+            )
+        },
+    );
     assert_eq!(out[1].as_slice::<i32>(), [111]);
 }
 
@@ -107,7 +161,11 @@ fn a_while_loop_runs_until_its_condition_fails() {
 #[should_panic(expected = "use scan")]
 fn a_while_loop_refuses_differentiation_with_its_reason() {
     run("while_grad", &[noise(&[2], 6, false)], |g, x| {
-        let y = g.while_loop(vec![x[0].clone()], |s| s[0].sum_all().lt(&g.scalar(5.0, DType::F64)), |s| vec![&s[0] * 2.0]);
+        let y = g.while_loop(
+            vec![x[0].clone()],
+            |s| s[0].sum_all().lt(&g.scalar(5.0, DType::F64)),
+            |s| vec![&s[0] * 2.0],
+        );
         g.grad(&y[0].sum_all(), &[&x[0]])
     });
 }
@@ -115,7 +173,14 @@ fn a_while_loop_refuses_differentiation_with_its_reason() {
 #[test]
 #[should_panic(expected = "`absent`")]
 fn a_policy_that_names_no_tensor_is_refused() {
-    run("absent", &arguments(), |g, x| vec![recurrence(g, x, Policy::SaveNames(vec!["absent".into()]), false)]);
+    run("absent", &arguments(), |g, x| {
+        vec![recurrence(
+            g,
+            x,
+            Policy::SaveNames(vec!["absent".into()]),
+            false,
+        )]
+    });
 }
 
 #[test]
@@ -123,10 +188,16 @@ fn a_policy_that_names_no_tensor_is_refused() {
 fn a_tensor_does_not_leave_its_body() {
     run("escape", &[noise(&[2], 7, false)], |g, x| {
         let mut leaked = None;
-        g.scan(Policy::Recompute, vec![x[0].clone()], vec![], 2, |_, c, _| {
-            leaked = Some(c[0].exp());
-            (vec![c[0].clone()], vec![])
-        });
+        g.scan(
+            Policy::Recompute,
+            vec![x[0].clone()],
+            vec![],
+            2,
+            |_, c, _| {
+                leaked = Some(c[0].exp());
+                (vec![c[0].clone()], vec![])
+            },
+        );
         vec![leaked.unwrap() * 2.0]
     });
 }

