@@ -139,7 +139,10 @@ pub enum Error {
         path: PathBuf,
     },
     /// The dynamic loader refused the library.
-    #[error("cannot load {}: {reason}", path.display())]
+    #[error(
+        "cannot load {} as an XLA plugin: {reason}; name another file in FERROTUNE_PJRT_PLUGIN, or unset it to use the pinned plugin",
+        path.display()
+    )]
     Load {
         /// The file.
         path: PathBuf,

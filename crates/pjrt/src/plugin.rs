@@ -120,7 +120,9 @@ fn load(path: &Path) -> Result<Api> {
     environment::quieten();
     let load_error = |error: libloading::Error| Error::Load {
         path: path.to_owned(),
-        reason: error.to_string(),
+        // The loader's own words are the source of this error.
+        reason: std::error::Error::source(&error)
+            .map_or_else(|| error.to_string(), ToString::to_string),
     };
     // SAFETY: loading runs the library's initialisers. That is what loading a plugin means: the user names it, or it is the pinned one.
     let library = unsafe { libloading::Library::new(path) }.map_err(load_error)?;

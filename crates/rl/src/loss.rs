@@ -65,8 +65,8 @@ fn trace(inputs: &LossInputs, clip: ClipRange) -> LossTerms {
     let ratio = Ratio::new(&inputs.logprob, &inputs.fields[&Field::OldLogprob]);
     let negated = -advantage;
     let free = &negated * &ratio.ratio;
-    // No gradient where the ratio is held. Not by `clamp` and `maximum`, which share a cotangent among equals.
-    let held = (&negated * ratio.ratio.clamp(1.0 - clip.low, 1.0 + clip.high)).stop_gradient();
+    let held = &negated * ratio.ratio.clamp(1.0 - clip.low, 1.0 + clip.high);
+    // Not by `maximum`, which shares a cotangent among equals: inside the bounds both are.
     let clipped = held.gt(&free);
     let loss = (weight * clipped.select(&held, &free)).sum_all();
 
@@ -108,7 +108,7 @@ struct Ratio {
 impl Ratio {
     fn new(logprob: &Tensor, old_logprob: &Tensor) -> Self {
         let free = logprob - old_logprob;
-        let limited = free.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).stop_gradient();
+        let limited = free.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO);
         let inside = free.abs().le(&free.scalar_like(MAX_LOG_RATIO));
         let log_ratio = inside.select(&free, &limited);
         Self {

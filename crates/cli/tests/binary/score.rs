@@ -154,3 +154,55 @@ fn llama_as_transformers() {
 fn qwen3_as_transformers() {
     check("qwen3");
 }
+
+#[test]
+fn a_gradient_is_of_the_mean_over_all_tokens_however_they_are_packed() {
+    let tiny = Tiny::new();
+    let model = folder("qwen3");
+    let documents = [
+        vec![5, 6, 7, 8, 9, 10, 11, 12],
+        vec![90, 3],
+        vec![50, 51, 52],
+    ];
+    let line = |ids: &Vec<i32>| format!("{{\"ids\": {ids:?}}}\n");
+    let gradient = |text: &str, words: &str| {
+        tiny.write("docs.jsonl", text);
+        tiny.run(&format!(
+            "score {} docs.jsonl --grad grad.safetensors {words}",
+            model.display()
+        ))
+        .well();
+        let bytes = std::fs::read(tiny.path("grad.safetensors")).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let mut names: Vec<&str> = file.names().into_iter().collect();
+        names.sort_unstable();
+        names
+            .into_iter()
+            .flat_map(|name| floats(&file, name))
+            .map(f64::from)
+            .collect::<Vec<_>>()
+    };
+    let together: String = documents.iter().map(line).collect();
+    let whole = gradient(&together, "");
+    let size = whole.iter().map(|v| v * v).sum::<f64>().sqrt();
+    let assert_same = |other: &[f64], what: &str| {
+        let off = whole
+            .iter()
+            .zip(other)
+            .map(|(a, b)| (a - b).powi(2))
+            .sum::<f64>()
+            .sqrt();
+        assert!(off <= 1e-6 * size, "{what}: off by {}", off / size);
+    };
+    assert_same(&gradient(&together, "--pack 13"), "in one row");
+    assert_same(&gradient(&together, "--pack 8"), "in two rows");
+    // Seven, one and two predicted tokens.
+    let mut sum = vec![0.0; whole.len()];
+    for (ids, tokens) in documents.iter().zip([7.0, 1.0, 2.0]) {
+        let part = gradient(&line(ids), "");
+        sum.iter_mut()
+            .zip(part)
+            .for_each(|(sum, d)| *sum += d * tokens / 10.0);
+    }
+    assert_same(&sum, "one by one");
+}

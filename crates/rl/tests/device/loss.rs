@@ -16,7 +16,7 @@ const CLIP: ClipRange = ClipRange {
 /// both signs and zero, tokens that do not count.
 fn tokens() -> Numbers {
     let log_ratios = [
-        0.0, 0.1, -0.1, 0.5, -0.5, 3.0, -3.0, 25.0, -25.0, 0.24, -0.22,
+        0.0, 0.1, -0.1, 0.26, 0.5, -0.5, 3.0, -3.0, 25.0, -25.0, 0.24, -0.22,
     ];
     let advantages = [1.5, -0.7, 0.0];
     let weights = [0.05, 0.011, 0.0];
@@ -114,8 +114,8 @@ fn value_gradient_and_metrics_are_the_hosts_in_f64() {
     let numbers = tokens();
     let clipped = host(&numbers);
     assert!(
-        clipped.clipped_low > 0 && clipped.clipped_high > 0,
-        "the tokens try both bounds"
+        0 < clipped.clipped_low && clipped.clipped_low < clipped.clipped_high,
+        "the tokens try both bounds, and tell them apart"
     );
     assert_agrees(
         &run(&policy_gradient(CLIP), &numbers, DType::F64),
