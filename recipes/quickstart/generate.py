@@ -7,7 +7,7 @@ The task: put the digits of a number in ascending order.
     answer  12358
 
 All digits of a number differ. The demonstrations have three or four digits; the training and the
-held-out problems have five to nine, so a model that has learned the demonstrations by heart
+held-out problems have six to nine, so a model that has learned the demonstrations by heart
 knows what is asked and must still find out, by trying, how to sort what is longer. The problems
 of one length are cut from one sequence without repeats, so no prompt is in two files.
 
@@ -28,8 +28,8 @@ HERE = Path(__file__).resolve().parent
 
 # How many problems each file has of each number of digits.
 DEMONSTRATIONS = {3: 20, 4: 40}
-HELD_OUT = {5: 60, 6: 60, 7: 60, 8: 60, 9: 60}
-TRAIN = {5: 800, 6: 800, 7: 800, 8: 800, 9: 800}
+HELD_OUT = {6: 75, 7: 75, 8: 75, 9: 75}
+TRAIN = {6: 1000, 7: 1000, 8: 1000, 9: 1000}
 
 # The tokenizer is byte-level BPE, cut up as Qwen cuts text: words, single digits, punctuation.
 # 256 byte tokens cover any text; the merges make the few strings of the task one token each.

@@ -87,6 +87,7 @@ struct Bench {
 
 impl Bench {
     fn new(args: &BenchStepArgs, device: &Device, model: ModelConfig) -> Result<Self, Failure> {
+        eprintln!("client {:?}", machine::resident());
         let params = init_params(&model, 0).or_fail()?;
         let batch = trajectories(args, model.vocab_size);
         let config = EngineConfig {
@@ -102,6 +103,7 @@ impl Bench {
             },
             max_grad_norm: 1.0,
         };
+        eprintln!("init {:?}", machine::resident());
         let mut engine = Engine::new(
             &device.client,
             &device.mesh,
@@ -112,6 +114,7 @@ impl Bench {
         )
         .or_fail()?;
         drop(params);
+        eprintln!("engine {:?}", machine::resident());
         let loss = policy_gradient(ClipRange {
             low: 0.2,
             high: 0.2,
@@ -146,10 +149,13 @@ impl Bench {
     }
 
     fn measure(mut self, args: &BenchStepArgs) -> Result<Value, Failure> {
+        eprintln!("compiled {:?}", machine::resident());
         let peak_is_known = machine::forget_peak();
         for _ in 0..WARM_UP {
             self.step(args.rows)?;
+        eprintln!("step {:?} peak {:?}", machine::resident(), machine::peak_resident());
         }
+        machine::forget_peak();
         let mut times = Vec::new();
         for _ in 0..args.steps {
             times.push(self.step(args.rows)?);
