@@ -110,10 +110,10 @@ pub(crate) struct BenchStepArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
     /// Rows of a micro-batch.
-    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
     pub(crate) rows: usize,
     /// Tokens in a row.
-    #[arg(long, default_value_t = 256, value_parser = at_least_two)]
+    #[arg(long, default_value_t = 128, value_parser = at_least_two)]
     pub(crate) width: usize,
     /// Micro-batches of a step.
     #[arg(long, default_value_t = 8, value_parser = at_least_one)]

@@ -21,6 +21,8 @@ pub(crate) enum Failure {
     Interrupted(String),
     /// Nobody reads the results any more.
     Unread,
+    /// A process in its place has said what there is to say, and ended with this code.
+    Told(u8),
 }
 
 impl Failure {
@@ -56,6 +58,7 @@ impl Failure {
                 ExitCode::from(130)
             }
             Self::Unread => ExitCode::SUCCESS,
+            Self::Told(code) => ExitCode::from(code),
         }
     }
 }

@@ -2,7 +2,11 @@
 
 use std::process::Command;
 
+use ferrotune_models::ModelConfig;
 use ferrotune_recipe::ComputeDtype;
+
+use crate::failure::Failure;
+use crate::terminal::bytes;
 
 /// Processor flags that mean bf16 products are faster than f32.
 const FAST_BF16: [&str; 3] = ["amx_bf16", "avx512_bf16", "sve_bf16"];
@@ -63,6 +67,41 @@ pub(crate) fn memory() -> Option<(u64, u64)> {
         kilobytes("/proc/meminfo", "MemTotal")?,
         kilobytes("/proc/meminfo", "MemAvailable")?,
     ))
+}
+
+/// Refuses work whose attention alone needs more memory than the machine has, before anything is compiled for it: XLA
+/// ends the process over sizes that are beyond all reason.
+///
+/// `queries` times `keys` is what one row attends; `cure` says what to change.
+pub(crate) fn check_attention(
+    model: &ModelConfig,
+    rows: usize,
+    queries: usize,
+    keys: usize,
+    cure: &str,
+) -> Result<(), Failure> {
+    let Some((total, _)) = memory() else {
+        return Ok(());
+    };
+    let size = |factors: &[usize]| factors.iter().fold(4.0, |product, it| product * *it as f64);
+    let scores = size(&[rows, model.num_attention_heads, queries, keys]);
+    let cached = size(&[
+        2,
+        rows,
+        model.num_hidden_layers,
+        model.num_key_value_heads,
+        keys,
+        model.head_dim,
+    ]);
+    let needed = scores + cached;
+    if needed <= total as f64 {
+        return Ok(());
+    }
+    Err(Failure::refused(anyhow::anyhow!(
+        "attention over {keys} tokens in {rows} row(s) needs about {} of memory, and this machine has {}: {cure}",
+        bytes(needed as u64),
+        bytes(total)
+    )))
 }
 
 /// Memory that this process holds now, in bytes.

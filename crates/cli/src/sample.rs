@@ -24,6 +24,15 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     let model = ModelConfig::load(&args.model).or_refuse()?;
     let tokenizer = Tokenizer::from_dir(&args.model).or_refuse()?;
     let prompt = encode(&tokenizer, &args.prompt, model.vocab_size)?;
+    let slots = prompt.len().saturating_add(args.max_new);
+    let rows = args.n.min(ROWS);
+    crate::machine::check_attention(
+        &model,
+        rows,
+        prompt.len(),
+        slots,
+        "lower --max-new or --n, or shorten the prompt",
+    )?;
     let (params, _) = model_folder::weights(&args.model, &model)?;
     let device = Device::single()?;
     say(device.describe());

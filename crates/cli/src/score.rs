@@ -35,13 +35,24 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let tokenizer = || Tokenizer::from_dir(&args.model).or_refuse();
     let documents = documents::read(&args.documents, &limits, tokenizer)?;
     if let Some(path) = &args.grad {
-        check_writable(path)?;
+        check_writable(path, [&args.model, &args.documents])?;
         if documents.iter().all(|ids| ids.len() < 2) {
             return Err(Failure::refused(anyhow!(
                 "no document has a second token, so there is nothing to differentiate: leave out --grad"
             )));
         }
     }
+    let widest = args
+        .pack
+        .or(documents.iter().map(Vec::len).max())
+        .unwrap_or(0);
+    crate::machine::check_attention(
+        &model,
+        1,
+        widest,
+        widest,
+        "lower --pack, or leave out the longest documents",
+    )?;
     let rows = lay_out(documents, args.pack)?;
     let height = (TOKENS_AT_ONCE / rows.width()).clamp(1, rows.row_count());
     let micro_batches = rows.micro_batches(height).or_refuse()?;
@@ -112,8 +123,19 @@ fn write_gradient(engine: &mut Engine, micro_batches: &[Rows], path: &Path) -> R
     Ok(())
 }
 
-/// Refuses a file that could not be written once the work is done.
-fn check_writable(path: &Path) -> Result<(), Failure> {
+/// Refuses a file that could not be written once the work is done, or that holds what is read.
+fn check_writable(path: &Path, reads: [&Path; 2]) -> Result<(), Failure> {
+    if let Ok(existing) = path.canonicalize()
+        && reads
+            .iter()
+            .filter_map(|it| it.canonicalize().ok())
+            .any(|it| existing.starts_with(it))
+    {
+        return Err(Failure::refused(anyhow!(
+            "--grad {} would overwrite what is scored: name another file",
+            path.display()
+        )));
+    }
     let folder = path
         .parent()
         .filter(|it| !it.as_os_str().is_empty())
@@ -121,6 +143,8 @@ fn check_writable(path: &Path) -> Result<(), Failure> {
     let probe = folder.join(format!(".ferrotune-{}.probe", std::process::id()));
     let tried = if path.is_dir() {
         Err(anyhow!("it is a folder"))
+    } else if path.exists() && !path.is_file() {
+        Err(anyhow!("it is not a file"))
     } else {
         std::fs::File::create(&probe)
             .map(drop)

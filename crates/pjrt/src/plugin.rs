@@ -116,7 +116,7 @@ impl Plugin {
 }
 
 fn load(path: &Path) -> Result<Api> {
-    check_magic(path)?;
+    check_file(path)?;
     environment::quieten();
     let load_error = |error: libloading::Error| Error::Load {
         path: path.to_owned(),
@@ -151,18 +151,41 @@ fn load(path: &Path) -> Result<Api> {
 }
 
 /// Catches the commonest mistake, a wheel or a text file, with a better message than the loader's.
-fn check_magic(path: &Path) -> Result<()> {
-    let mut magic = [0; 4];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    match read {
-        Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
-            Err(Error::io("read the plugin", path)(error))
+/// Refuses what is no shared library, and a library that was cut short: its missing pages would end the process when they
+/// are touched.
+fn check_file(path: &Path) -> Result<()> {
+    let mut header = [0; 64];
+    let opened = File::open(path).and_then(|mut file| {
+        file.read_exact(&mut header)?;
+        file.metadata()
+    });
+    let not_a_library = || Error::NotALibrary {
+        path: path.to_owned(),
+    };
+    let length = match opened {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            return Err(not_a_library());
         }
-        Ok(()) if !cfg!(target_os = "linux") || magic == *b"\x7fELF" => Ok(()),
-        _ => Err(Error::NotALibrary {
-            path: path.to_owned(),
-        }),
+        Err(error) => return Err(Error::io("read the plugin", path)(error)),
+    };
+    if !cfg!(target_os = "linux") {
+        return Ok(());
     }
+    if header[..5] != *b"\x7fELF\x02" {
+        return Err(not_a_library());
+    }
+    // ELF64: the table of sections stands at `e_shoff`, after everything else, as `e_shnum` entries of `e_shentsize` bytes.
+    let word = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
+    let table = u64::from_le_bytes(header[40..48].try_into().expect("eight bytes"));
+    let end = table.saturating_add(word(58) * word(60));
+    if end <= length {
+        return Ok(());
+    }
+    Err(Error::Load {
+        path: path.to_owned(),
+        reason: format!("the file is cut short: it has {length} of {end} bytes"),
+    })
 }
 
 impl fmt::Debug for Plugin {

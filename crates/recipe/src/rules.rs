@@ -7,6 +7,9 @@ use crate::diagnostics::{Diagnostic, Place};
 use crate::layers::Layers;
 use crate::settings::Recipe;
 
+/// The most answers of one step.
+const MOST_ANSWERS: usize = 1 << 20;
+
 /// Judges one recipe. Rules that touch a key that could not be read, or that is idle, keep silent.
 #[derive(Debug)]
 pub(crate) struct Judge<'a> {
@@ -148,6 +151,18 @@ fn schedules(recipe: &Recipe, judge: &mut Judge<'_>) {
 fn sampling(recipe: &Recipe, judge: &mut Judge<'_>) {
     let (rl, rollout) = (&recipe.rl, &recipe.rollout);
     let answers = rl.prompts_per_step * rl.group_size;
+    judge.refuse_if(
+        answers > MOST_ANSWERS,
+        "a step samples more answers than a machine can hold",
+        &[
+            (
+                "rl.prompts_per_step",
+                &format!("times the group size this makes {answers}"),
+            ),
+            ("rl.group_size", &format!("{} answers each", rl.group_size)),
+        ],
+        &format!("at most {MOST_ANSWERS} answers a step"),
+    );
     judge.refuse_if(
         !answers.is_multiple_of(rl.updates_per_step),
         "the answers of a step do not divide into its updates",

@@ -11,6 +11,12 @@ use crate::choice::{
 };
 use crate::spec::{Base, above, between, count, derived, preset, required, settings, text, unset};
 
+/// Sequences of one step or rows of one micro-batch; more than this is a mistake.
+const MANY: f64 = 65_536.0;
+
+/// Tokens of one sequence or row; more than this is a mistake.
+const LONG: f64 = 1_048_576.0;
+
 settings! {
     /// A training run: warm-up by supervised learning, then reinforcement.
     Recipe at "" {
@@ -79,9 +85,9 @@ settings! {
         /// Steps of supervised learning; 0 leaves the warm-up out.
         steps: usize = preset(0).within(count(0));
         /// Demonstrations a step.
-        batch_size: usize = preset(32).within(count(1));
+        batch_size: usize = preset(32).within(count(1).at_most(MANY));
         /// The highest learning rate.
-        learning_rate: f64 = preset(1e-3).within(above(0.0));
+        learning_rate: f64 = preset(1e-3).within(above(0.0).at_most(1000.0));
         /// How the learning rate moves after its warm-up.
         lr_schedule: LrSchedule = preset(LrSchedule::Constant);
         /// Steps over which the learning rate rises from zero.
@@ -97,9 +103,9 @@ settings! {
         /// Steps of reinforcement: each samples once and updates `updates_per_step` times. 0 stops after the warm-up.
         steps: usize = preset(100).within(count(0));
         /// Prompts a step.
-        prompts_per_step: usize = preset(16).within(count(1));
+        prompts_per_step: usize = preset(16).within(count(1).at_most(MANY));
         /// Answers sampled for each prompt.
-        group_size: usize = preset(8).within(count(2).because(
+        group_size: usize = preset(8).within(count(2).at_most(4096.0).because(
             "an answer is judged against the others of its group; alone, its advantage is always zero",
         ));
         /// How the rewards of a group become advantages.
@@ -111,9 +117,9 @@ settings! {
         /// The probability ratio to the policy that sampled is clipped below at 1 - this.
         clip_ratio_low: f64 = preset(0.2).within(above(0.0).at_most(1.0));
         /// The probability ratio to the policy that sampled is clipped above at 1 + this.
-        clip_ratio_high: f64 = preset(0.2).within(above(0.0));
+        clip_ratio_high: f64 = preset(0.2).within(above(0.0).at_most(1000.0));
         /// The highest learning rate.
-        learning_rate: f64 = preset(1e-4).within(above(0.0));
+        learning_rate: f64 = preset(1e-4).within(above(0.0).at_most(1000.0));
         /// How the learning rate moves after its warm-up; all updates of one step share a rate.
         lr_schedule: LrSchedule = preset(LrSchedule::Constant);
         /// Steps over which the learning rate rises from zero.
@@ -133,7 +139,9 @@ settings! {
         /// Decay of the running mean of the squared gradient.
         beta2: f64 = preset(0.999).within(between(0.0, 1.0).below(1.0));
         /// Added to the root of the second moment.
-        eps: f64 = preset(1e-8).within(above(0.0));
+        eps: f64 = preset(1e-8).within(between(1e-20, 1e20).because(
+            "it must survive 32-bit arithmetic, or weights without gradient divide by zero",
+        ));
         /// Share of a weight matrix that an update removes, times the learning rate. Norm weights do not decay.
         weight_decay: f64 = preset(0.0).within(between(0.0, 1.0));
         /// A gradient whose global norm is larger is scaled down to it; `inf` leaves it as it is.
@@ -147,13 +155,13 @@ settings! {
     /// The sampler. Held-out problems are answered greedily, whatever the temperature.
     Rollout at "rollout." {
         /// Divides the logits before sampling, and in training alike.
-        temperature: f64 = preset(1.0).within(above(0.0).because(
-            "at temperature 0 all answers of a group are the same and nothing is learned",
+        temperature: f64 = preset(1.0).within(between(1e-3, 1000.0).because(
+            "near temperature 0 all answers of a group are the same and nothing is learned",
         ));
         /// The longest prompt, in tokens; a longer one is an error.
-        max_prompt_tokens: usize = preset(256).within(count(1));
+        max_prompt_tokens: usize = preset(256).within(count(1).at_most(LONG));
         /// The longest answer, in tokens.
-        max_new_tokens: usize = preset(256).within(count(1));
+        max_new_tokens: usize = preset(256).within(count(1).at_most(LONG));
         /// Tokens decoded by one dispatch to the device.
         tokens_per_dispatch: usize = preset(8).within(count(1));
     }
@@ -163,9 +171,9 @@ settings! {
     /// How sequences share the rows of a batch.
     Packing at "packing." {
         /// Tokens in a row.
-        row_tokens: usize = preset(512).within(count(2));
+        row_tokens: usize = preset(512).within(count(2).at_most(LONG));
         /// Rows that are computed at once; gradients accumulate over as many micro-batches as it takes.
-        rows_per_micro_batch: usize = preset(4).within(count(1));
+        rows_per_micro_batch: usize = preset(4).within(count(1).at_most(MANY));
         /// The most sequences in a row; as many as fit when unset.
         max_segments: Option<usize> = unset().within(count(1));
         /// Every sequence starts at a multiple of this.

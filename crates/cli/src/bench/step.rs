@@ -33,7 +33,13 @@ const SMALL: &str = r#"{
     "tie_word_embeddings": true, "max_position_embeddings": 4096, "hidden_act": "silu", "initializer_range": 0.02
 }"#;
 
+/// A variable of the GNU C library: freed blocks of this size and more go back to the system at once.
+const GIVE_BACK: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "65536");
+
 pub(crate) fn run(args: &BenchStepArgs) -> Result<(), Failure> {
+    if std::env::var_os(GIVE_BACK.0).is_none() {
+        return again_with_exact_memory();
+    }
     let model = match &args.model {
         Some(dir) => ModelConfig::load(dir).or_refuse()?,
         None => ModelConfig::parse(SMALL, "the built-in model").or_fail()?,
@@ -57,6 +63,22 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), Failure> {
         print(measured)
     } else {
         show(&measured)
+    }
+}
+
+/// Runs this very command in a process whose allocator keeps nothing back, so that its size is what is in use.
+fn again_with_exact_memory() -> Result<(), Failure> {
+    let program = std::env::current_exe().or_fail()?;
+    let status = std::process::Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .env(GIVE_BACK.0, GIVE_BACK.1)
+        .status()
+        .or_fail()?;
+    match status.code() {
+        Some(0) => Ok(()),
+        code => Err(Failure::Told(
+            code.and_then(|it| u8::try_from(it).ok()).unwrap_or(1),
+        )),
     }
 }
 
@@ -87,7 +109,6 @@ struct Bench {
 
 impl Bench {
     fn new(args: &BenchStepArgs, device: &Device, model: ModelConfig) -> Result<Self, Failure> {
-        eprintln!("client {:?}", machine::resident());
         let params = init_params(&model, 0).or_fail()?;
         let batch = trajectories(args, model.vocab_size);
         let config = EngineConfig {
@@ -103,7 +124,6 @@ impl Bench {
             },
             max_grad_norm: 1.0,
         };
-        eprintln!("init {:?}", machine::resident());
         let mut engine = Engine::new(
             &device.client,
             &device.mesh,
@@ -114,7 +134,6 @@ impl Bench {
         )
         .or_fail()?;
         drop(params);
-        eprintln!("engine {:?}", machine::resident());
         let loss = policy_gradient(ClipRange {
             low: 0.2,
             high: 0.2,
@@ -149,13 +168,10 @@ impl Bench {
     }
 
     fn measure(mut self, args: &BenchStepArgs) -> Result<Value, Failure> {
-        eprintln!("compiled {:?}", machine::resident());
         let peak_is_known = machine::forget_peak();
         for _ in 0..WARM_UP {
             self.step(args.rows)?;
-        eprintln!("step {:?} peak {:?}", machine::resident(), machine::peak_resident());
         }
-        machine::forget_peak();
         let mut times = Vec::new();
         for _ in 0..args.steps {
             times.push(self.step(args.rows)?);

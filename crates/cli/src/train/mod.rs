@@ -118,6 +118,10 @@ impl Run {
         if self.trainer.is_done() {
             return Ok(());
         }
+        let packing = &self.resolved.recipe().packing;
+        let (rows, width) = (packing.rows_per_micro_batch, packing.row_tokens);
+        let cure = "lower packing.row_tokens or packing.rows_per_micro_batch";
+        crate::machine::check_attention(self.trainer.engine().model(), rows, width, width, cure)?;
         self.watch.busy("compiling the training step");
         self.trainer.compile().or_fail()?;
         begin::check_memory(&self.trainer, self.resolved.recipe())?;

@@ -246,12 +246,17 @@ fn pass_at_1_is_the_share_of_greedy_answers_that_are_right() {
 #[test]
 fn a_run_that_goes_astray_fails_and_names_the_way_back() {
     let tiny = Tiny::new();
-    // Weights that overflow: from then on nothing is a number.
-    tiny.run("train recipe.toml run.dir=out warmup.learning_rate=1e39")
-        .refused(1, &["step ", "finite"]);
-    // Only the reinforcement does, so there is a checkpoint to go back to.
-    tiny.run("train recipe.toml run.dir=later rl.learning_rate=1e39")
-        .refused(1, &["finite", "checkpoints/step-3", "--resume"]);
+    // Decay that overshoots makes weights a thousand times larger with every update, until they overflow.
+    let astray = "train recipe.toml optimizer.weight_decay=1";
+    tiny.run(&format!(
+        "{astray} run.dir=out warmup.learning_rate=1000 warmup.steps=60"
+    ))
+    .refused(1, &["step ", "not finite in 10 updates", "learning rate"]);
+    // In the reinforcement the sampler is the first to notice.
+    tiny.run(&format!(
+        "{astray} run.dir=later rl.learning_rate=1000 rl.steps=60"
+    ))
+    .refused(1, &["step ", "not finite", "checkpoints/step-", "--resume"]);
     for run in ["out", "later"] {
         assert!(!tiny.path(run).join("model").exists());
     }

@@ -59,10 +59,21 @@ fn files_that_are_not_plugins_are_told_apart() {
     ));
     assert!(matches!(
         refused(&file("cut.so", "\x7fELF")),
-        Error::Load { .. }
+        Error::NotALibrary { .. }
     ));
     let other = library(folder.path(), "other", "int something(void) { return 1; }");
     assert!(matches!(refused(&other), Error::NotAPlugin { .. }));
+    // Cut short: touching the missing pages would end the process.
+    let whole = fs::read(&other).expect("it was compiled");
+    let cut = folder.path().join("short.so");
+    for length in [64, whole.len() / 2, whole.len() - 1] {
+        fs::write(&cut, &whole[..length]).expect("it is written");
+        let error = refused(&cut);
+        assert!(
+            matches!(error, Error::Load { .. }) && error.to_string().contains("cut short"),
+            "{error}"
+        );
+    }
     let null = library(
         folder.path(),
         "null",

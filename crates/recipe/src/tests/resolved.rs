@@ -171,6 +171,6 @@ fn the_reference_has_every_field_of_the_struct() {
             key.path
         );
     }
-    let group_size = "\n  rl.group_size                an integer, at least 2; default 8\n      Answers sampled for each prompt.\n";
+    let group_size = "\n  rl.group_size                an integer, at least 2 and at most 4096; default 8\n      Answers sampled for each prompt.\n";
     assert!(reference.contains(group_size), "{reference}");
 }
