@@ -15,7 +15,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     machine_lines()?;
     let found = survey();
     plugin_lines(&found, &mut trouble)?;
-    cache_lines(&found)?;
+    cache_lines(&found, &mut trouble)?;
     python_lines(&found, &mut trouble)?;
     if trouble.is_empty() {
         return print("\nnothing is missing");
@@ -132,7 +132,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn cache_lines(found: &Survey) -> Result<(), Failure> {
+fn cache_lines(found: &Survey, trouble: &mut Vec<String>) -> Result<(), Failure> {
     print("\ncaches")?;
     let Some(cache) = &found.cache else {
         return print(
@@ -148,6 +148,12 @@ fn cache_lines(found: &Survey) -> Result<(), Failure> {
         "  folder        {}{there}",
         cache.directory.display()
     ))?;
+    if let Err(error) = probe(&cache.directory) {
+        print(format_args!("  not writable  {error}"))?;
+        trouble.push(format!(
+            "a cache folder that can be written ({error}): set FERROTUNE_CACHE to one"
+        ));
+    }
     print(format_args!(
         "  plugins       {}",
         bytes(cache.plugin_bytes)
@@ -157,6 +163,13 @@ fn cache_lines(found: &Survey) -> Result<(), Failure> {
         cache.compiled_entries,
         bytes(cache.compiled_bytes)
     ))
+}
+
+/// Whether files can be made in a folder, or in the nearest one above it that exists. Leaves nothing behind.
+fn probe(folder: &Path) -> std::io::Result<()> {
+    let there = folder.ancestors().find(|it| it.exists()).unwrap_or(folder);
+    let file = there.join(format!(".ferrotune-{}.probe", std::process::id()));
+    std::fs::File::create(&file).and_then(|_| std::fs::remove_file(&file))
 }
 
 /// Python is needed to fetch the plugin, and for nothing else.

@@ -296,17 +296,15 @@ fn step_of(path: &Path) -> Option<u64> {
         .ok()
 }
 
-/// Complete checkpoints under `dir`, oldest first.
-fn complete(dir: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
+/// Folders called `step-N` under `dir`, oldest first. They got that name when they were complete.
+fn named(dir: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
     if !dir.exists() {
         return Ok(Vec::new());
     }
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(Error::io("read", dir))? {
         let path = entry.map_err(Error::io("read", dir))?.path();
-        if let Some(step) = step_of(&path)
-            && path.join(MANIFEST).exists()
-        {
+        if let Some(step) = step_of(&path) {
             found.push((step, path));
         }
     }
@@ -314,20 +312,23 @@ fn complete(dir: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
     Ok(found)
 }
 
-/// The newest complete checkpoint under `dir`, if there is one.
+/// The newest checkpoint under `dir`, if there is one. One that lost its manifest counts: reading it says that it is damaged,
+/// where passing it over would go back in silence.
 ///
 /// # Errors
 /// A folder that cannot be read.
 pub fn latest(dir: &Path) -> Result<Option<PathBuf>, Error> {
-    Ok(complete(dir)?.pop().map(|(_, path)| path))
+    Ok(named(dir)?.pop().map(|(_, path)| path))
 }
 
-/// Removes all but the newest `count` complete checkpoints under `dir`; at least one always stays.
+/// Removes all but the newest `count` checkpoints under `dir`; at least one always stays. Those without a manifest are not
+/// counted, so that they never push out a good one.
 ///
 /// # Errors
 /// A folder that cannot be read or removed.
 pub fn keep_last(dir: &Path, count: usize) -> Result<(), Error> {
-    let found = complete(dir)?;
+    let mut found = named(dir)?;
+    found.retain(|(_, path)| path.join(MANIFEST).exists());
     let surplus = found.len().saturating_sub(count.max(1));
     for (_, path) in &found[..surplus] {
         fs::remove_dir_all(path).map_err(Error::io("remove", path))?;

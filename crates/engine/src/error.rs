@@ -68,7 +68,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A checkpoint file is damaged.
-    #[error("checkpoint file {} is damaged: {reason}; restore an earlier checkpoint", file.display())]
+    #[error("checkpoint file {} is damaged: {reason}; remove its folder to go on from the checkpoint before it", file.display())]
     Corrupt {
         /// The file.
         file: PathBuf,

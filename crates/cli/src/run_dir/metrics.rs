@@ -3,13 +3,18 @@
 //! | name | what it is |
 //! |---|---|
 //! | `step`, `phase` | counted from 1 through both phases; `warmup` or `grpo` |
-//! | `loss`, `grad_norm`, `learning_rate` | of the update; the norm before clipping |
+//! | `loss`, `grad_norm`, `learning_rate` | mean over the updates of the step; the norm before clipping |
+//! | `skipped_updates` | updates whose gradient was not finite, so that they changed nothing |
 //! | `reward`, `reward_std`, `frac_reward_zero_std` | mean over answers; mean deviation within groups; groups without any |
-//! | `completions/{mean,min,max}_length`, `completions/clipped_ratio` | tokens an answer; answers cut off by the limit |
-//! | `entropy`, `clip_ratio/region_mean` | mean over answer tokens; share of them that were clipped |
-//! | `sampling/sampling_logp_difference/{mean,max}` | trainer against sampler, absolute, over answer tokens |
-//! | `num_tokens`, `step_time` | seen so far; seconds |
-//! | `eval/pass@1` | greedy, held-out |
+//! | `completions/{mean,min,max}_length` | tokens an answer, its end included |
+//! | `completions/{mean,min,max}_terminated_length`, `completions/clipped_ratio` | of answers that ended; share cut off by the limit |
+//! | `entropy`, `approx_kl` | mean over answer tokens; divergence from the policy that sampled |
+//! | `clip_ratio/{low,high,region}_mean`, `clip_ratio/low_min`, `clip_ratio/high_max` | share of answer tokens held at the lower, upper, either bound; extremes over the updates |
+//! | `sampling/sampling_logp_difference/{mean,max}` | trainer against sampler, absolute, over answer tokens of the first update |
+//! | `num_tokens`, `step_time` | seen so far, prompts included; seconds without evaluation |
+//! | `eval/pass@1` | greedy, held-out, after the step |
+//!
+//! What is not defined for a step, such as a mean over nothing, is `null`.
 
 use ferrotune_rl::Phase;
 use serde::Serialize;

@@ -209,6 +209,17 @@ fn say_what_runs(resolved: &Resolved, inputs: &Inputs, device: &Device, watch: &
         "rows     micro-batches of {} rows of {} tokens, as many as it takes",
         recipe.packing.rows_per_micro_batch, recipe.packing.row_tokens
     ));
+    let mut losses = Vec::new();
+    if recipe.warmup.steps > 0 {
+        losses.push("supervised");
+    }
+    if recipe.rl.steps > 0 {
+        losses.push("policy");
+    }
+    watch.say(&format!(
+        "compile  sampler, {} step, update, unless the cache has them",
+        losses.join(" and ")
+    ));
     watch.say(&format!("run      {}", recipe.run.dir.display()));
 }
 

@@ -169,7 +169,6 @@ fn the_newest_is_found_by_number_and_the_last_one_is_never_removed() {
             .unwrap();
     }
     fs::create_dir(folder.path().join("step-11.partial")).unwrap();
-    fs::create_dir(folder.path().join("step-12")).unwrap(); // without a manifest: not complete
     assert_eq!(
         checkpoint::latest(folder.path()).unwrap().unwrap(),
         folder.path().join("step-10")
@@ -177,12 +176,29 @@ fn the_newest_is_found_by_number_and_the_last_one_is_never_removed() {
     checkpoint::keep_last(folder.path(), 2).unwrap();
     assert_eq!(
         names(folder.path()),
-        ["step-10", "step-11.partial", "step-12", "step-9"]
+        ["step-10", "step-11.partial", "step-9"]
     );
     checkpoint::keep_last(folder.path(), 0).unwrap();
     assert_eq!(
         checkpoint::latest(folder.path()).unwrap().unwrap(),
         folder.path().join("step-10")
+    );
+    // A checkpoint that lost its manifest is not passed over in silence, and pushes no good one out.
+    let mut engine = engine;
+    let damaged = folder.path().join("step-12");
+    fs::create_dir(&damaged).unwrap();
+    assert_eq!(
+        checkpoint::latest(folder.path()).unwrap(),
+        Some(damaged.clone())
+    );
+    assert!(matches!(
+        engine.restore(&damaged).unwrap_err(),
+        Error::Corrupt { .. }
+    ));
+    checkpoint::keep_last(folder.path(), 1).unwrap();
+    assert_eq!(
+        names(folder.path()),
+        ["step-10", "step-11.partial", "step-12"]
     );
     assert_eq!(
         checkpoint::latest(&folder.path().join("nowhere")).unwrap(),
