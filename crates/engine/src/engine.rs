@@ -1,7 +1,8 @@
 //! The engine: state on the devices, and the calls that an orchestrator makes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use ferrotune_batch::Rows;
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
@@ -34,6 +35,10 @@ pub struct EngineConfig {
     pub max_grad_norm: f64,
 }
 
+/// Micro-batches that the host may hand to the device before the first of them is done. More would hold the memory of all
+/// their inputs and results at once, and make nothing faster.
+const MAX_INFLIGHT: usize = 2;
+
 /// Name of the loss, rows, width, and whether the program adds to an accumulation.
 type GradientKey = (String, usize, usize, bool);
 
@@ -57,6 +62,9 @@ pub struct Engine {
     params: Option<Group>,
     state: Option<Group>,
     accumulation: Option<Accumulation>,
+    /// Losses of micro-batches that may still be running, oldest first.
+    inflight: VecDeque<Group>,
+    waited: Duration,
     gradient_programs: HashMap<GradientKey, GradientProgram>,
     score_programs: HashMap<(usize, usize), ScoreProgram>,
     update_program: Option<UpdateProgram>,
@@ -160,6 +168,8 @@ impl Engine {
             param_layout,
             state_layout,
             accumulation: None,
+            inflight: VecDeque::new(),
+            waited: Duration::ZERO,
             gradient_programs: HashMap::new(),
             score_programs: HashMap::new(),
             update_program: None,
@@ -206,7 +216,8 @@ impl Engine {
         Ok(key)
     }
 
-    /// Adds the gradient of a loss over rows to the accumulation. Returns before the device is done.
+    /// Adds the gradient of a loss over rows to the accumulation. Returns before the device is done, but never runs more than
+    /// two micro-batches ahead of it.
     ///
     /// # Errors
     /// Rows without a field that the loss reads or with a token outside of the vocabulary, an accumulation of another loss,
@@ -239,13 +250,21 @@ impl Engine {
             arguments.extend([Argument::Moved(a.gradients), Argument::Moved(a.metrics)]);
         }
         let results = gradient.program.call(arguments)?;
-        let [gradients, metrics] =
-            <[Group; 2]>::try_from(results).expect("the program has two groups of results");
+        let [gradients, metrics, loss_of_rows] =
+            <[Group; 3]>::try_from(results).expect("the program has three groups of results");
         self.accumulation = Some(Accumulation {
             loss: loss.name.clone(),
             gradients,
             metrics,
         });
+        self.inflight.push_back(loss_of_rows);
+        let begun = Instant::now();
+        while self.inflight.len() > MAX_INFLIGHT {
+            self.inflight
+                .pop_front()
+                .map_or(Ok(()), |oldest| oldest.wait())?;
+        }
+        self.waited += begun.elapsed();
         Ok(())
     }
 
@@ -371,6 +390,11 @@ impl Engine {
             .cloned()
             .zip(accumulation.gradients.to_host()?)
             .collect())
+    }
+
+    /// Time that [`Self::forward_backward`] has spent waiting for the device, which is not work of the host.
+    pub fn waited(&self) -> Duration {
+        self.waited
     }
 
     /// Updates made since the model was new.

@@ -27,7 +27,8 @@ pub(crate) struct Site<'a> {
 /// A program that gathers gradients of one loss over rows of one shape.
 ///
 /// The first of an accumulation maps parameters and rows to gradients and metrics; the next ones also take the gradients
-/// and metrics so far, by move, and add to them.
+/// and metrics so far, by move, and add to them. Either also returns the loss of its own rows, which nobody overwrites: by
+/// waiting for it the host keeps in step with the device.
 pub(crate) struct GradientProgram {
     pub(crate) program: Program,
     pub(crate) rows: Layout,
@@ -99,6 +100,7 @@ pub(crate) fn gradient_program(
     let (gradients, metrics) = differentiate(site, loss, &params, &row_tensors);
     let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
     let metric_layout = scalars(site, &names)?;
+    let own_loss = metrics[0].value.clone();
     if adds {
         let sums = builder.input("gradients", site.params);
         let before = builder.input("metrics", &metric_layout);
@@ -115,6 +117,7 @@ pub(crate) fn gradient_program(
         builder.output(site.params, &gradients);
         builder.output(&metric_layout, &values);
     }
+    builder.output(&scalars(site, &["loss"])?, &[own_loss]);
     Ok(GradientProgram {
         program: builder.compile(site.client)?,
         rows: layout,

@@ -103,8 +103,6 @@ struct Bench {
     loss: Loss,
     packing: Packing,
     batch: Vec<Trajectory>,
-    /// Memory of the process with the state in it, before the first step, less the state.
-    others: Option<u64>,
 }
 
 impl Bench {
@@ -139,20 +137,17 @@ impl Bench {
             high: 0.2,
         });
         engine.compile(args.rows, args.width, &loss).or_fail()?;
-        let [params, moments, _] = engine.state_bytes();
-        let others = machine::resident().map(|it| it.saturating_sub((params + moments) as u64));
         Ok(Self {
             engine,
             loss,
             packing: Packing::packed(args.width),
             batch,
-            others,
         })
     }
 
     /// One step; answers the host's part of it and all of it.
     fn step(&mut self, rows: usize) -> Result<(Duration, Duration), Failure> {
-        let begun = Instant::now();
+        let (begun, waited) = (Instant::now(), self.engine.waited());
         let weights = Aggregation::TokenMean.weights(&self.batch).or_fail()?;
         let packed = self.packing.pack(&self.batch, &weights).or_fail()?;
         for micro_batch in packed.micro_batches(rows).or_fail()? {
@@ -161,17 +156,22 @@ impl Bench {
                 .or_fail()?;
         }
         let pending = self.engine.update(1e-6).or_fail()?;
-        let host = begun.elapsed();
+        let host = begun
+            .elapsed()
+            .saturating_sub(self.engine.waited() - waited);
         pending.read().or_fail()?;
         self.engine.weights().or_fail()?.wait().or_fail()?;
         Ok((host, begun.elapsed()))
     }
 
     fn measure(mut self, args: &BenchStepArgs) -> Result<Value, Failure> {
-        let peak_is_known = machine::forget_peak();
         for _ in 0..WARM_UP {
             self.step(args.rows)?;
         }
+        // At rest the process holds parameters, moments, and what has nothing to do with a step: code, threads, the client.
+        let [params, moments, accumulators] = self.engine.state_bytes();
+        let others = machine::resident().map(|it| it.saturating_sub((params + moments) as u64));
+        let peak_is_known = machine::forget_peak();
         let mut times = Vec::new();
         for _ in 0..args.steps {
             times.push(self.step(args.rows)?);
@@ -179,7 +179,6 @@ impl Bench {
         let (host, whole): (Vec<_>, Vec<_>) = times.into_iter().unzip();
         let (host, whole) = (median(&host), median(&whole));
         let tokens: usize = self.batch.iter().map(Trajectory::len).sum();
-        let [params, moments, accumulators] = self.engine.state_bytes();
         let programs = self.engine.program_memory();
         let temporaries = programs
             .iter()
@@ -189,7 +188,7 @@ impl Bench {
         let needed = (params + moments + accumulators + temporaries) as u64;
         let peak = machine::peak_resident().filter(|_| peak_is_known);
         let peak = peak
-            .zip(self.others)
+            .zip(others)
             .map(|(peak, others)| peak.saturating_sub(others));
         Ok(json!({
             "tokens_per_second": (tokens as f64 / whole).round(),
