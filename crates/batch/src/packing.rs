@@ -9,7 +9,7 @@ use crate::error::{BatchError, Refused};
 use crate::field::Field;
 use crate::fit::{Slot, first_fit_decreasing};
 use crate::rows::{Place, Rows};
-use crate::trajectory::{Trajectory, first_not_finite};
+use crate::trajectory::{Trajectory, check_values};
 use crate::weights::LossWeights;
 
 /// What a row may hold.
@@ -326,22 +326,7 @@ fn check_weights(batch: &[Trajectory], weights: &LossWeights, problems: &mut Vec
     let field = "loss_weight";
     for (trajectory, (it, values)) in batch.iter().zip(&weights.per_token).enumerate() {
         let tokens = it.len();
-        if values.len() != tokens {
-            problems.push(BatchError::FieldLength {
-                trajectory,
-                field,
-                values: values.len(),
-                tokens,
-            });
-        }
-        if let Some(token) = first_not_finite(values) {
-            problems.push(BatchError::NotFinite {
-                trajectory,
-                field,
-                token,
-                value: values[token],
-            });
-        }
+        check_values(trajectory, field, values, tokens, problems);
         let outside = values
             .iter()
             .zip(&it.loss_mask)

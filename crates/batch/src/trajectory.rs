@@ -111,23 +111,7 @@ impl Trajectory {
             problems.push(BatchError::FirstTokenTrained { trajectory });
         }
         for (field, values) in self.fields.iter() {
-            let field = field.name();
-            if values.len() != tokens {
-                problems.push(BatchError::FieldLength {
-                    trajectory,
-                    field,
-                    values: values.len(),
-                    tokens,
-                });
-            }
-            if let Some(token) = first_not_finite(values) {
-                problems.push(BatchError::NotFinite {
-                    trajectory,
-                    field,
-                    token,
-                    value: values[token],
-                });
-            }
+            check_values(trajectory, field.name(), values, tokens, problems);
         }
     }
 }
@@ -165,6 +149,32 @@ pub fn truncate(trajectories: &mut [Trajectory], budget: usize) -> usize {
     count
 }
 
-pub(crate) fn first_not_finite(values: &[f32]) -> Option<usize> {
+/// Reports values that are not one finite number for each of the trajectory's tokens.
+pub(crate) fn check_values(
+    trajectory: usize,
+    field: &'static str,
+    values: &[f32],
+    tokens: usize,
+    problems: &mut Vec<BatchError>,
+) {
+    if values.len() != tokens {
+        problems.push(BatchError::FieldLength {
+            trajectory,
+            field,
+            values: values.len(),
+            tokens,
+        });
+    }
+    if let Some(token) = first_not_finite(values) {
+        problems.push(BatchError::NotFinite {
+            trajectory,
+            field,
+            token,
+            value: values[token],
+        });
+    }
+}
+
+fn first_not_finite(values: &[f32]) -> Option<usize> {
     values.iter().position(|value| !value.is_finite())
 }
