@@ -4,12 +4,12 @@
 //! nothing but outer values are written before the loop, unless that would blow them up. Constants are written where they
 //! are used. Every argument and result carries a closed Shardy sharding, and every line the scope it was traced in.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ferrotune_pjrt::{ArgSpec, ArraySpec, Module, Sharding};
+use ferrotune_pjrt::{ArgSpec, ArraySpec, Kernel, Module, Platform, Sharding};
 
 use crate::arena::{Arena, Graph, NodeId, RegionId, Value};
 use crate::liveness::Live;
@@ -32,6 +32,10 @@ pub struct Output {
 /// Text under construction, and what each value is called in it.
 pub struct Emitter<'a> {
     arena: &'a Arena,
+    platform: Platform,
+    /// What was written differently for this platform, and how often.
+    choices: BTreeMap<&'static str, usize>,
+    kernels: Vec<&'static Kernel>,
     text: String,
     next: usize,
     /// Names of values, one map per open block; constants are looked up in the innermost only.
@@ -58,9 +62,12 @@ pub(crate) fn sharding_dims(sharding: &Sharding) -> String {
 }
 
 impl<'a> Emitter<'a> {
-    fn new(arena: &'a Arena) -> Self {
+    fn new(arena: &'a Arena, platform: Platform) -> Self {
         Self {
             arena,
+            platform,
+            choices: BTreeMap::new(),
+            kernels: Vec::new(),
             text: String::new(),
             next: 0,
             blocks: vec![HashMap::new()],
@@ -71,6 +78,23 @@ impl<'a> Emitter<'a> {
     /// Devices of the program's mesh.
     pub fn device_count(&self) -> usize {
         self.arena.mesh.device_count()
+    }
+
+    /// The kind of device that the text is for.
+    pub fn platform(&self) -> Platform {
+        self.platform
+    }
+
+    /// Records, for dumps, that something was written in a form chosen for the platform.
+    pub fn chose(&mut self, form: &'static str) {
+        *self.choices.entry(form).or_default() += 1;
+    }
+
+    /// Records that the text calls a kernel.
+    pub(crate) fn needs_kernel(&mut self, kernel: &'static Kernel) {
+        if !self.kernels.contains(&kernel) {
+            self.kernels.push(kernel);
+        }
     }
 
     pub(crate) fn arena(&self) -> &'a Arena {
@@ -269,7 +293,7 @@ pub(crate) fn bundle_names(name: &str, count: usize) -> Vec<String> {
 }
 
 impl Graph {
-    /// Writes the program with the given results.
+    /// Writes the program with the given results, for one kind of device.
     ///
     /// A result that replaces an argument shares its memory; `donated` lists arguments whose memory XLA may use for
     /// anything.
@@ -278,7 +302,7 @@ impl Graph {
     /// When a result replaces an argument of another type, two results replace one argument, or a result is not of the
     /// root region: mistakes of the tracing code.
     #[track_caller]
-    pub fn lower(&self, outputs: &[Output], donated: &[&Tensor]) -> Module {
+    pub fn lower(&self, platform: Platform, outputs: &[Output], donated: &[&Tensor]) -> Module {
         assert_eq!(
             self.current_region(),
             0,
@@ -308,7 +332,7 @@ impl Graph {
         let values: Vec<Value> = outputs.iter().map(|o| o.tensor.value).collect();
         let live = Live::of(&arena, 0, &values);
 
-        let mut out = Emitter::new(&arena);
+        let mut out = Emitter::new(&arena, platform);
         let mut args = Vec::new();
         let mut signature = Vec::new();
         for (i, input) in arena.inputs.iter().enumerate() {
@@ -387,6 +411,7 @@ impl Graph {
             mesh: arena.mesh.clone(),
             args,
             results,
+            kernels: out.kernels,
         }
     }
 }

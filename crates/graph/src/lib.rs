@@ -5,14 +5,14 @@
 //! outputs need, with a sharding on every argument and result.
 //!
 //! ```
-//! use ferrotune_graph::{DType, Graph, Mesh, Output, Rules, Sharding};
+//! use ferrotune_graph::{DType, Graph, Mesh, Output, Platform, Rules, Sharding};
 //!
 //! let g = Graph::new("square", Mesh::single(), Rules::unsharded(&["rows"]));
 //! let x = g.input("x", DType::F32, &[4], &["rows"]);
 //! let loss = x.square().sum_all();
 //! let dx = g.grad(&loss, &[&x]).remove(0);
 //! let output = Output { name: "dx".into(), tensor: dx, sharding: Sharding::replicated(1), replaces: None };
-//! let module = g.lower(&[output], &[]);
+//! let module = g.lower(Platform::Cpu, &[output], &[]);
 //! assert!(module.text.contains("stablehlo.multiply"));
 //! ```
 //!
@@ -37,7 +37,9 @@ mod tensor_type;
 
 pub use arena::{Arena, Graph, RegionId};
 pub use emit::{Emitter, Output};
-pub use ferrotune_pjrt::{DType, HostArray, Mesh, Module, Sharding};
+pub use ferrotune_pjrt::{
+    Attribute, DType, HostArray, Kernel, KernelCall, Mesh, Module, Platform, Sharding,
+};
 pub use op::{Cost, Gradient, Op, Site, VjpContext};
 pub use remat::Policy;
 pub use sharding::{PlacementError, Rules};

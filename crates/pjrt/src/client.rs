@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    Array, ArraySpec, Error, Executable, HostArray, Mesh, Module, Plugin, Result,
+    Array, ArraySpec, Error, Executable, HostArray, Mesh, Module, Platform, Plugin, Result,
     abi::{self, RawClient, RawDevice},
     api::Api,
     array, compile,
@@ -92,6 +92,12 @@ impl Client {
     #[must_use]
     pub fn device_count(&self) -> usize {
         self.0.devices.len()
+    }
+
+    /// What kind of devices they are.
+    #[must_use]
+    pub fn platform(&self) -> Platform {
+        Platform::from_name(&self.0.platform_name)
     }
 
     /// What the plugin calls its platform, such as `cpu`.

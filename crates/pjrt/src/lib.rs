@@ -39,6 +39,7 @@
 //!     mesh: mesh.clone(),
 //!     args: vec![ArgSpec { spec: Arc::clone(&spec), donated: true }],
 //!     results: vec![Arc::clone(&spec)],
+//!     kernels: vec![],
 //! })?;
 //! let host = HostArray::from_slice(&[8], &[0f32, 1., 2., 3., 4., 5., 6., 7.])?;
 //! let x = client.upload(&host, spec, &mesh)?;
@@ -62,11 +63,13 @@ mod error;
 mod executable;
 mod fetch;
 mod host;
+mod kernel;
 mod mesh;
 mod module;
 mod options;
 mod pinned;
 mod placement;
+mod platform;
 mod plugin;
 mod sharding;
 mod survey;
@@ -77,9 +80,11 @@ pub use dtype::{DType, Element};
 pub use error::{Error, ErrorCode, Result};
 pub use executable::{Arg, Executable, MemoryStats};
 pub use host::HostArray;
+pub use kernel::{Attribute, Kernel, KernelCall};
 pub use mesh::Mesh;
 pub use module::{ArgSpec, ArraySpec, Module};
 pub use pinned::PinnedPlugin;
+pub use platform::Platform;
 pub use plugin::Plugin;
 pub use sharding::Sharding;
 pub use survey::{CacheSurvey, PluginSource, Survey, survey};

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{DType, Mesh, Sharding};
+use crate::{DType, Kernel, Mesh, Sharding};
 
 /// What an array is: its name for messages, element type, global dimensions and sharding.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,4 +45,6 @@ pub struct Module {
     pub args: Vec<ArgSpec>,
     /// Results of `main`, in order.
     pub results: Vec<Arc<ArraySpec>>,
+    /// Functions of this process that the text calls.
+    pub kernels: Vec<&'static Kernel>,
 }

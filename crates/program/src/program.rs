@@ -1,6 +1,6 @@
 //! Building, compiling and calling a program.
 
-use ferrotune_graph::{Graph, Mesh, Module, Output, Rules, Tensor};
+use ferrotune_graph::{Graph, Mesh, Module, Output, Platform, Rules, Tensor};
 use ferrotune_pjrt::{Arg, Client, Executable, MemoryStats};
 
 use crate::group::Group;
@@ -137,13 +137,13 @@ impl Builder {
         self.outputs.push((layout.clone(), outputs));
     }
 
-    /// Writes the program without compiling it.
+    /// Writes the program for one kind of device, without compiling it.
     #[track_caller]
-    pub fn lower(self) -> (Module, Vec<Layout>) {
+    pub fn lower(self, platform: Platform) -> (Module, Vec<Layout>) {
         let (layouts, outputs): (Vec<Layout>, Vec<Vec<Output>>) = self.outputs.into_iter().unzip();
         let outputs: Vec<Output> = outputs.into_iter().flatten().collect();
         let donated: Vec<&Tensor> = self.donated.iter().collect();
-        (self.graph.lower(&outputs, &donated), layouts)
+        (self.graph.lower(platform, &outputs, &donated), layouts)
     }
 
     /// Compiles the program for the client's devices.
@@ -153,7 +153,7 @@ impl Builder {
     #[track_caller]
     pub fn compile(mut self, client: &Client) -> Result<Program, Error> {
         let inputs = std::mem::take(&mut self.inputs);
-        let (module, outputs) = self.lower();
+        let (module, outputs) = self.lower(client.platform());
         let executable = client.compile(&module)?;
         Ok(Program {
             module,

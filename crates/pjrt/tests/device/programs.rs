@@ -120,6 +120,7 @@ pub(crate) fn module(
             })
             .collect(),
         results: results.iter().map(|&spec| Arc::clone(spec)).collect(),
+        kernels: vec![],
     }
 }
 

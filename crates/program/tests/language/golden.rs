@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use ferrotune_graph::{DType, Graph, Mesh, Output, Policy, Tensor};
+use ferrotune_graph::{DType, Graph, Mesh, Output, Platform, Policy, Tensor};
 
 use crate::check::rules;
 
@@ -38,7 +38,9 @@ fn golden(name: &str, f: impl FnOnce(&Graph, &Tensor, &Tensor) -> Vec<(Tensor, O
                 replaces,
             }
         });
-    let text = g.lower(&outputs.collect::<Vec<_>>(), &[]).text;
+    let text = g
+        .lower(Platform::Cpu, &outputs.collect::<Vec<_>>(), &[])
+        .text;
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/language/golden")
         .join(format!("{name}.mlir"));

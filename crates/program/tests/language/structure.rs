@@ -1,7 +1,7 @@
 //! What reaches XLA: no dead code, loop-invariant code outside, the same text for the same program.
 
 use ferrotune_graph::{
-    DType, Graph, HostArray, Mesh, Module, Output, Policy, Rules, Sharding, Tensor,
+    DType, Graph, HostArray, Mesh, Module, Output, Platform, Policy, Rules, Sharding, Tensor,
 };
 use ferrotune_program::{Argument, Error, Group};
 
@@ -13,6 +13,7 @@ fn lower(f: impl FnOnce(&Graph, &Tensor) -> Tensor) -> Module {
     let y = f(&g, &x);
     let sharding = Sharding::replicated(y.rank());
     g.lower(
+        Platform::Cpu,
         &[Output {
             name: "y".into(),
             tensor: y,
