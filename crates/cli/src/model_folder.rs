@@ -45,7 +45,7 @@ pub(crate) fn scoring_engine(
 ) -> Result<Engine, Failure> {
     let config = EngineConfig {
         compute,
-        policy: Policy::Recompute,
+        policy: Policy::recompute(),
         token_chunk,
         temperature: 1.0,
         adamw: AdamW {

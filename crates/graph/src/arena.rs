@@ -68,6 +68,8 @@ pub struct Arena {
     pub(crate) nodes: Vec<Node>,
     pub(crate) regions: Vec<Region>,
     pub(crate) inputs: Vec<Input>,
+    /// Values that were computed again, and the saved copies that stand for them.
+    recalled: HashMap<Value, Value>,
     open: Vec<RegionId>,
     scope: Rc<str>,
 }
@@ -103,6 +105,7 @@ impl Graph {
             nodes: Vec::new(),
             regions: vec![Region::default()],
             inputs: Vec::new(),
+            recalled: HashMap::new(),
             open: vec![0],
             scope: Rc::from(""),
         };
@@ -372,6 +375,29 @@ impl Graph {
         ClosedRegion { id, captures }
     }
 
+    /// The saved copy of a value that was computed again. Rules of differentiation see the copy too.
+    #[track_caller]
+    fn recall(&self, computed: &Tensor, saved: &Tensor) -> Tensor {
+        let copy = self.add_one(crate::ops::identity::Recall, &[computed, saved]);
+        self.0
+            .borrow_mut()
+            .recalled
+            .insert(computed.value, copy.value);
+        copy
+    }
+
+    /// What to read for a value: its saved copy, if there is one.
+    pub(crate) fn recalled(&self, value: Value) -> Value {
+        *self.0.borrow().recalled.get(&value).unwrap_or(&value)
+    }
+
+    /// Types of the results of a closed region.
+    pub(crate) fn result_types(&self, region: RegionId) -> Vec<TensorType> {
+        let arena = self.0.borrow();
+        let results = arena.regions[region].results.iter();
+        results.map(|v| arena.value_type(*v).clone()).collect()
+    }
+
     /// Repeats a closed body in the current region, with `args` for its parameters (captures included).
     ///
     /// `recall` may replace a value of the body by a saved copy: later nodes then read the copy, while derivatives still
@@ -416,7 +442,7 @@ impl Graph {
             for (output, computed) in outputs.into_iter().enumerate() {
                 let value = Value { node: id, output };
                 let tensor = match recall.get(&value) {
-                    Some(saved) => self.add_one(crate::ops::identity::Recall, &[&computed, saved]),
+                    Some(saved) => self.recall(&computed, saved),
                     None => computed,
                 };
                 map.insert(value, tensor);

@@ -66,7 +66,7 @@ impl Graph {
             let cx = VjpContext {
                 graph: self.clone(),
                 inputs: inputs.iter().map(tensor).collect(),
-                outputs: values.iter().map(tensor).collect(),
+                outputs: values.iter().map(|v| tensor(&self.recalled(*v))).collect(),
                 cotangents: found,
                 needs: needs.clone(),
             };

@@ -6,26 +6,19 @@ use crate::op::Cost;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
-/// Work of all nodes of a loop body.
-pub(crate) fn region(arena: &Arena, region: RegionId) -> Cost {
-    let live = Live::of(arena, region, &arena.regions[region].results);
-    total(arena, region, &live)
-}
-
-fn total(arena: &Arena, region: RegionId, live: &Live) -> Cost {
-    let nodes = arena.regions[region]
-        .nodes
-        .iter()
-        .filter(|id| live.contains(**id));
-    nodes.fold(Cost::default(), |sum, id| {
-        let node = &arena.nodes[*id];
-        let inputs: Vec<TensorType> = node
-            .inputs
-            .iter()
-            .map(|v| arena.value_type(*v).clone())
-            .collect();
-        sum.plus(node.op.cost(arena, &inputs, &node.types), 1.0)
-    })
+/// Work of the live nodes of a region.
+pub(crate) fn region(arena: &Arena, region: RegionId, live: &Live) -> Cost {
+    let nodes = arena.regions[region].nodes.iter();
+    nodes
+        .filter_map(|id| Some((&arena.nodes[*id], live.outputs(*id)?)))
+        .fold(Cost::default(), |sum, (node, outputs)| {
+            let inputs: Vec<TensorType> = node
+                .inputs
+                .iter()
+                .map(|v| arena.value_type(*v).clone())
+                .collect();
+            sum.plus(node.op.live_cost(arena, &inputs, &node.types, outputs))
+        })
 }
 
 impl Graph {
@@ -33,6 +26,6 @@ impl Graph {
     pub fn cost(&self, results: &[&Tensor]) -> Cost {
         let arena = self.0.borrow();
         let roots: Vec<_> = results.iter().map(|t| t.value).collect();
-        total(&arena, 0, &Live::of(&arena, 0, &roots))
+        region(&arena, 0, &Live::of(&arena, 0, &roots))
     }
 }

@@ -249,6 +249,41 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// Writes a region where we stand, with these names for its parameters. Returns the names of its results, empty for
+    /// those that nobody reads.
+    pub(crate) fn inline(
+        &mut self,
+        region: RegionId,
+        params: &[String],
+        live: &Live,
+        live_results: &[bool],
+    ) -> Vec<String> {
+        let arena = self.arena;
+        self.open_block();
+        for (param, name) in arena.regions[region].params.iter().zip(params) {
+            self.bind(
+                Value {
+                    node: *param,
+                    output: 0,
+                },
+                name.clone(),
+            );
+        }
+        self.region(region, live, &HashSet::new());
+        let results = arena.regions[region].results.iter().zip(live_results);
+        let names = results
+            .map(|(value, live)| {
+                if *live {
+                    self.value(*value)
+                } else {
+                    String::new()
+                }
+            })
+            .collect();
+        self.close_block();
+        names
+    }
+
     /// Writes, before a loop, the live nodes of its body that depend on captures only, and returns which they are.
     ///
     /// A node that would grow its operands (a broadcast) stays inside, where XLA fuses it into its reader.

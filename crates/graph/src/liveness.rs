@@ -34,6 +34,16 @@ impl Live {
         Self { nodes }
     }
 
+    /// What the results of a region that are read need.
+    pub(crate) fn of_results(arena: &Arena, region: RegionId, read: &[bool]) -> Self {
+        let results = arena.regions[region].results.iter().zip(read);
+        let roots: Vec<Value> = results
+            .filter(|(_, read)| **read)
+            .map(|(v, _)| *v)
+            .collect();
+        Self::of(arena, region, &roots)
+    }
+
     /// The results of a node that are read; `None` when the node is dead.
     pub(crate) fn outputs(&self, node: NodeId) -> Option<&[bool]> {
         self.nodes.get(&node).map(Vec::as_slice)

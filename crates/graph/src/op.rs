@@ -6,6 +6,7 @@ use std::fmt;
 
 use crate::arena::{Arena, Graph, RegionId};
 use crate::emit::Emitter;
+use crate::remat::Saved;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -47,6 +48,22 @@ pub trait Op: fmt::Debug {
     /// True for contractions, which the `SaveDots` policy keeps for the backward pass.
     fn is_dot(&self) -> bool {
         false
+    }
+
+    /// What it keeps for its derivative when `live_outputs` are read.
+    fn saved(&self, _arena: &Arena, _live_outputs: &[bool]) -> Vec<Saved> {
+        Vec::new()
+    }
+
+    /// Work of one execution when only `live_outputs` are read. Operations with regions narrow this.
+    fn live_cost(
+        &self,
+        arena: &Arena,
+        inputs: &[TensorType],
+        outputs: &[TensorType],
+        _live_outputs: &[bool],
+    ) -> Cost {
+        self.cost(arena, inputs, outputs)
     }
 
     /// The name given by [`Tensor::named`], for policies and dumps.
@@ -136,12 +153,24 @@ impl Cost {
         }
     }
 
-    /// The sum of two costs, the second taken `times` times.
-    pub fn plus(self, other: Self, times: f64) -> Self {
+    /// The sum of two costs.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
         Self {
-            flops: self.flops + times * other.flops,
-            transcendentals: self.transcendentals + times * other.transcendentals,
-            bytes: self.bytes + times * other.bytes,
+            flops: self.flops + other.flops,
+            transcendentals: self.transcendentals + other.transcendentals,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    /// The cost of `times` executions.
+    #[must_use]
+    pub fn times(self, times: usize) -> Self {
+        let times = times as f64;
+        Self {
+            flops: self.flops * times,
+            transcendentals: self.transcendentals * times,
+            bytes: self.bytes * times,
         }
     }
 }

@@ -161,7 +161,7 @@ impl Decoder<'_> {
         let count = self.config.num_hidden_layers;
         let (mut carry, _) = g.scope("layers", || {
             g.scan(
-                Policy::Recompute,
+                Policy::recompute(),
                 carry,
                 layers,
                 count,

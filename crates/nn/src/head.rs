@@ -67,7 +67,7 @@ impl Head {
             .reshape(&[b, chunks, chunk])
             .transpose(&[1, 0, 2]);
         let (_, scored) = g.scan(
-            Policy::Recompute,
+            Policy::recompute(),
             vec![],
             vec![x, ids],
             chunks,

@@ -120,7 +120,7 @@ impl<'a> Blueprint<'a> {
             config: self.model,
             params,
             compute: self.config.compute,
-            policy: Policy::Recompute,
+            policy: Policy::recompute(),
         }
     }
 

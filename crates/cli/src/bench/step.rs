@@ -111,7 +111,7 @@ impl Bench {
         let batch = trajectories(args, model.vocab_size);
         let config = EngineConfig {
             compute: args.compute_dtype.dtype(),
-            policy: Policy::SaveDots,
+            policy: Policy::keep_dots(),
             token_chunk: token_chunk(args.rows, args.width, model.vocab_size),
             temperature: 1.0,
             adamw: AdamW {

@@ -238,9 +238,9 @@ fn policy(recipe: &Recipe, model: &ModelConfig, compute: DType) -> Policy {
         .saturating_mul(kept)
         .saturating_mul(model.num_hidden_layers * compute.bytes());
     if bytes <= SAVED_BYTES {
-        Policy::SaveDots
+        Policy::keep_dots()
     } else {
-        Policy::Recompute
+        Policy::recompute()
     }
 }
 

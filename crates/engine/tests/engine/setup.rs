@@ -28,7 +28,7 @@ pub(crate) fn fixture(family: &str) -> PathBuf {
 pub(crate) fn config() -> EngineConfig {
     EngineConfig {
         compute: DType::F32,
-        policy: Policy::SaveDots,
+        policy: Policy::keep_dots(),
         token_chunk: 1 << 20,
         temperature: 1.0,
         adamw: AdamW {

@@ -103,7 +103,11 @@ impl Op for While {
 
     fn cost(&self, arena: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
         // The number of steps is not known: one step is counted.
-        crate::cost::region(arena, self.body).plus(crate::cost::region(arena, self.condition), 1.0)
+        let work = |region: RegionId| {
+            let live = Live::of(arena, region, &arena.regions[region].results);
+            crate::cost::region(arena, region, &live)
+        };
+        work(self.body).plus(work(self.condition))
     }
 
     fn regions(&self) -> Vec<RegionId> {

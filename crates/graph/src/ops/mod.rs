@@ -14,6 +14,7 @@ pub(crate) mod param;
 pub(crate) mod reduce;
 pub(crate) mod shape;
 pub(crate) mod slice;
+pub(crate) mod transfer;
 pub(crate) mod unary;
 
 use ferrotune_pjrt::DType;

@@ -1,6 +1,6 @@
 //! Loops: values, derivatives under every policy, loops in loops, loops that end by themselves.
 
-use ferrotune_graph::{DType, Graph, HostArray, Policy, Tensor};
+use ferrotune_graph::{DType, Graph, HostArray, Policy, Residual, Tensor};
 
 use crate::check::{derivative, noise, run};
 
@@ -32,16 +32,21 @@ fn arguments() -> Vec<HostArray> {
 #[test]
 fn scan_is_differentiated_under_every_policy() {
     derivative("scan", &arguments(), |g, x| {
-        recurrence(g, x, Policy::Recompute, false)
+        recurrence(g, x, Policy::recompute(), false)
     });
     derivative("scan_dots", &arguments(), |g, x| {
-        recurrence(g, x, Policy::SaveDots, false)
+        recurrence(g, x, Policy::keep_dots(), false)
     });
     derivative("scan_named", &arguments(), |g, x| {
-        recurrence(g, x, Policy::SaveNames(vec!["mixed".into()]), false)
+        recurrence(
+            g,
+            x,
+            Policy::recompute().with("mixed", Residual::Device),
+            false,
+        )
     });
     derivative("scan_reverse", &arguments(), |g, x| {
-        recurrence(g, x, Policy::Recompute, true)
+        recurrence(g, x, Policy::recompute(), true)
     });
 }
 
@@ -54,14 +59,14 @@ fn scan_walks_forward_and_stacks_in_order() {
             (vec![sum.clone()], vec![sum * index.convert(DType::F64)])
         };
         let (a, b) = g.scan(
-            Policy::Recompute,
+            Policy::recompute(),
             vec![g.scalar(10.0, DType::F64)],
             vec![x[0].clone()],
             4,
             step,
         );
         let (c, d) = g.scan_reverse(
-            Policy::Recompute,
+            Policy::recompute(),
             vec![g.scalar(10.0, DType::F64)],
             vec![x[0].clone()],
             4,
@@ -80,14 +85,14 @@ fn a_scan_in_a_scan_with_outer_captures_is_differentiated() {
     derivative("nested", &arguments(), |g, x| {
         let (w, h0, xs) = (&x[0], &x[1], &x[2]);
         let outer = g.scan(
-            Policy::SaveDots,
+            Policy::keep_dots(),
             vec![h0.clone()],
             vec![xs.clone()],
             4,
             |_, carry, slices| {
                 let gate = slices[0].tanh();
                 let inner = g.scan(
-                    Policy::Recompute,
+                    Policy::recompute(),
                     vec![carry[0].clone()],
                     vec![w.clone()],
                     3,
@@ -113,7 +118,7 @@ fn derivatives_can_be_taken_inside_a_body() {
             let (w, xs) = (&x[0], &x[1]);
             let loss = |w: &Tensor, x: &Tensor| (w * x).tanh().sum_all();
             let inside = g.scan(
-                Policy::Recompute,
+                Policy::recompute(),
                 vec![w.zeros_like()],
                 vec![xs.clone()],
                 4,
@@ -177,7 +182,7 @@ fn a_policy_that_names_no_tensor_is_refused() {
         vec![recurrence(
             g,
             x,
-            Policy::SaveNames(vec!["absent".into()]),
+            Policy::recompute().with("absent", Residual::Device),
             false,
         )]
     });
@@ -189,7 +194,7 @@ fn a_tensor_does_not_leave_its_body() {
     run("escape", &[noise(&[2], 7, false)], |g, x| {
         let mut leaked = None;
         g.scan(
-            Policy::Recompute,
+            Policy::recompute(),
             vec![x[0].clone()],
             vec![],
             2,

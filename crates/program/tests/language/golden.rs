@@ -56,7 +56,7 @@ fn golden(name: &str, f: impl FnOnce(&Graph, &Tensor, &Tensor) -> Vec<(Tensor, O
 
 fn layers(g: &Graph, x: &Tensor, w: &Tensor) -> Tensor {
     let (carry, _) = g.scan(
-        Policy::SaveDots,
+        Policy::keep_dots(),
         vec![x.clone()],
         vec![w.clone()],
         2,

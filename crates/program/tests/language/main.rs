@@ -1,9 +1,11 @@
 //! The language on a device: values, derivatives, loops, sharding, donation. Needs the CPU plugin.
 
+mod branches;
 mod check;
 mod control;
 mod derivatives;
 mod golden;
 mod mesh;
+mod remat;
 mod structure;
 mod values;

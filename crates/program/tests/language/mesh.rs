@@ -16,10 +16,16 @@ fn meshes() -> Vec<Mesh> {
 fn network(x: &[Tensor]) -> Vec<Tensor> {
     let g = x[0].graph().clone();
     let (h, w) = (x[0].shard(&["both", "_"]), &x[1]);
-    let (carry, _) = g.scan(Policy::Recompute, vec![h], vec![w.clone()], 2, |_, h, w| {
-        let next = g.einsum("bd,df->bf", &h[0], &w[0], DType::F64).tanh() + &h[0];
-        (vec![next.shard(&["both", "_"])], vec![])
-    });
+    let (carry, _) = g.scan(
+        Policy::recompute(),
+        vec![h],
+        vec![w.clone()],
+        2,
+        |_, h, w| {
+            let next = g.einsum("bd,df->bf", &h[0], &w[0], DType::F64).tanh() + &h[0];
+            (vec![next.shard(&["both", "_"])], vec![])
+        },
+    );
     let loss = carry[0].square().sum_all();
     let d = g.grad(&loss, &[&x[0], &x[1]]);
     vec![loss, d[0].clone(), d[1].clone()]

@@ -41,7 +41,7 @@ fn dead_code_does_not_reach_the_text() {
 fn dead_results_and_carries_of_a_scan_do_not_reach_the_text() {
     let module = lower(|g, x| {
         let (_, ys) = g.scan(
-            Policy::Recompute,
+            Policy::recompute(),
             vec![x.clone(), x.clone()],
             vec![],
             3,
@@ -67,9 +67,13 @@ fn dead_results_and_carries_of_a_scan_do_not_reach_the_text() {
 #[test]
 fn loop_invariant_code_is_written_before_the_loop() {
     let module = lower(|g, x| {
-        let (c, _) = g.scan(Policy::Recompute, vec![x.clone()], vec![], 3, |_, c, _| {
-            (vec![&c[0] + x.tanh()], vec![])
-        });
+        let (c, _) = g.scan(
+            Policy::recompute(),
+            vec![x.clone()],
+            vec![],
+            3,
+            |_, c, _| (vec![&c[0] + x.tanh()], vec![]),
+        );
         c[0].clone()
     });
     let (tanh, loop_) = (
@@ -82,9 +86,13 @@ fn loop_invariant_code_is_written_before_the_loop() {
 #[test]
 fn a_forward_scan_is_written_once_however_it_is_used() {
     let module = lower(|g, x| {
-        let (c, _) = g.scan(Policy::Recompute, vec![x.clone()], vec![], 3, |_, c, _| {
-            (vec![c[0].tanh()], vec![])
-        });
+        let (c, _) = g.scan(
+            Policy::recompute(),
+            vec![x.clone()],
+            vec![],
+            3,
+            |_, c, _| (vec![c[0].tanh()], vec![]),
+        );
         let loss = c[0].square().sum_all();
         g.grad(&loss, &[x]).remove(0) * loss
     });
@@ -145,7 +153,7 @@ fn cost_counts_matmuls_exactly_and_loops_by_their_steps() {
     let g = Graph::new("cost", Mesh::single(), Rules::default());
     let x = g.input("x", DType::F32, &[8, 16], &["_", "_"]);
     let w = g.input("w", DType::F32, &[16, 16], &["_", "_"]);
-    let (c, _) = g.scan(Policy::Recompute, vec![x], vec![], 5, |_, c, _| {
+    let (c, _) = g.scan(Policy::recompute(), vec![x], vec![], 5, |_, c, _| {
         (vec![g.einsum("ab,bc->ac", &c[0], &w, DType::F32)], vec![])
     });
     assert_eq!(g.cost(&[&c[0]]).flops, 5.0 * 2.0 * 8.0 * 16.0 * 16.0);

@@ -143,7 +143,7 @@ impl Fixture {
             config: &self.config,
             params: &params,
             compute: DType::F32,
-            policy: Policy::Recompute,
+            policy: Policy::recompute(),
         };
         let seq = Sequence {
             segment_ids: g.full(1.0, DType::S32, &[b, t]),
