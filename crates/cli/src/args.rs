@@ -9,6 +9,9 @@ use ferrotune_pjrt::DType;
 #[derive(Debug, Parser)]
 #[command(name = "ferrotune", version, arg_required_else_help = true)]
 pub(crate) struct Args {
+    /// Leave what is traced and compiled in this folder: graph, StableHLO, arguments, work, memory.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) dump: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

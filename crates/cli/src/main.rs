@@ -27,7 +27,11 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     failure::report_panics();
-    let result = match Args::parse().command {
+    let args = Args::parse();
+    if let Some(folder) = args.dump {
+        ferrotune_program::dump_to(folder);
+    }
+    let result = match args.command {
         Command::Train(args) => train::run(&args),
         Command::Sample(args) => sample::run(&args),
         Command::Score(args) => score::run(&args),

@@ -29,6 +29,14 @@ pub struct Output {
     pub replaces: Option<Tensor>,
 }
 
+/// A program as text, and what was decided while writing it.
+pub struct Lowered {
+    /// What the compiler gets.
+    pub module: Module,
+    /// What was written differently for the platform, and how often.
+    pub choices: BTreeMap<&'static str, usize>,
+}
+
 /// Text under construction, and what each value is called in it.
 pub struct Emitter<'a> {
     arena: &'a Arena,
@@ -337,12 +345,21 @@ impl Graph {
     /// When a result replaces an argument of another type, two results replace one argument, or a result is not of the
     /// root region: mistakes of the tracing code.
     #[track_caller]
-    pub fn lower(&self, platform: Platform, outputs: &[Output], donated: &[&Tensor]) -> Module {
+    pub fn lower(&self, platform: Platform, outputs: &[Output], donated: &[&Tensor]) -> Lowered {
         assert_eq!(
             self.current_region(),
             0,
             "a program is lowered outside of loop bodies"
         );
+        if cfg!(debug_assertions) {
+            let faults = self.verify(outputs);
+            assert!(
+                faults.is_empty(),
+                "program `{}`: {}",
+                self.name(),
+                faults.join("; ")
+            );
+        }
         let arena = self.0.borrow();
         let mut aliases: HashMap<NodeId, usize> = HashMap::new();
         for (k, output) in outputs.iter().enumerate() {
@@ -440,13 +457,17 @@ impl Graph {
             .iter()
             .map(|o| Arc::new(spec(&o.name, arena.value_type(o.tensor.value), &o.sharding)))
             .collect();
-        Module {
+        let module = Module {
             name: arena.name.clone(),
             text,
             mesh: arena.mesh.clone(),
             args,
             results,
             kernels: out.kernels,
+        };
+        Lowered {
+            module,
+            choices: out.choices,
         }
     }
 }

@@ -12,8 +12,8 @@
 //! let loss = x.square().sum_all();
 //! let dx = g.grad(&loss, &[&x]).remove(0);
 //! let output = Output { name: "dx".into(), tensor: dx, sharding: Sharding::replicated(1), replaces: None };
-//! let module = g.lower(Platform::Cpu, &[output], &[]);
-//! assert!(module.text.contains("stablehlo.multiply"));
+//! let lowered = g.lower(Platform::Cpu, &[output], &[]);
+//! assert!(lowered.module.text.contains("stablehlo.multiply"));
 //! ```
 //!
 //! Misuse by tracing code (mixed element types, shapes that do not fit) panics with the place of the call. Nothing that a
@@ -32,11 +32,13 @@ mod ops;
 pub mod random;
 mod remat;
 mod sharding;
+mod show;
 mod tensor;
 mod tensor_type;
+mod verify;
 
 pub use arena::{Arena, Graph, RegionId};
-pub use emit::{Emitter, Output};
+pub use emit::{Emitter, Lowered, Output};
 pub use ferrotune_pjrt::{
     Attribute, DType, HostArray, Kernel, KernelCall, Mesh, Module, Platform, Sharding,
 };

@@ -50,6 +50,14 @@ pub trait Op: fmt::Debug {
         false
     }
 
+    /// Checks regions against operands; called by the verifier.
+    ///
+    /// # Errors
+    /// A sentence about the first disagreement.
+    fn verify(&self, _arena: &Arena, _inputs: &[TensorType]) -> Result<(), String> {
+        Ok(())
+    }
+
     /// What it keeps for its derivative when `live_outputs` are read.
     fn saved(&self, _arena: &Arena, _live_outputs: &[bool]) -> Vec<Saved> {
         Vec::new()

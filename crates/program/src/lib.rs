@@ -13,10 +13,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod dump;
 mod group;
 mod layout;
 mod program;
 
+pub use dump::dump_to;
 pub use group::Group;
 pub use layout::{Layout, Leaf};
 pub use program::{Argument, Builder, Error, Program};

@@ -1,8 +1,9 @@
 //! Building, compiling and calling a program.
 
-use ferrotune_graph::{Graph, Mesh, Module, Output, Platform, Rules, Tensor};
+use ferrotune_graph::{Graph, Lowered, Mesh, Module, Output, Platform, Rules, Tensor};
 use ferrotune_pjrt::{Arg, Client, Executable, MemoryStats};
 
+use crate::dump::Dump;
 use crate::group::Group;
 use crate::layout::Layout;
 
@@ -29,6 +30,14 @@ pub enum Error {
         /// The first difference.
         reason: String,
     },
+    /// A dump that was asked for could not be written.
+    #[error("the dump `{}` cannot be written: {source}", path.display())]
+    Dump {
+        /// The file or folder.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A failure of the plugin: compilation, memory, execution.
     #[error(transparent)]
     Device(#[from] ferrotune_pjrt::Error),
@@ -52,7 +61,8 @@ struct InputGroup {
 pub struct Builder {
     graph: Graph,
     inputs: Vec<InputGroup>,
-    outputs: Vec<(Layout, Vec<Output>)>,
+    results: Vec<Layout>,
+    outputs: Vec<Output>,
     donated: Vec<Tensor>,
 }
 
@@ -62,6 +72,7 @@ impl Builder {
         Self {
             graph: Graph::new(name, mesh.clone(), rules.clone()),
             inputs: Vec::new(),
+            results: Vec::new(),
             outputs: Vec::new(),
             donated: Vec::new(),
         }
@@ -133,17 +144,37 @@ impl Builder {
                     replaces,
                 }
             });
-        let outputs = outputs.collect();
-        self.outputs.push((layout.clone(), outputs));
+        self.outputs.extend(outputs);
+        self.results.push(layout.clone());
     }
 
     /// Writes the program for one kind of device, without compiling it.
     #[track_caller]
-    pub fn lower(self, platform: Platform) -> (Module, Vec<Layout>) {
-        let (layouts, outputs): (Vec<Layout>, Vec<Vec<Output>>) = self.outputs.into_iter().unzip();
-        let outputs: Vec<Output> = outputs.into_iter().flatten().collect();
+    pub fn lower(&self, platform: Platform) -> Lowered {
         let donated: Vec<&Tensor> = self.donated.iter().collect();
-        (self.graph.lower(platform, &outputs, &donated), layouts)
+        self.graph.lower(platform, &self.outputs, &donated)
+    }
+
+    /// Writes the program and, if asked for, its dump; compiles it with `compile` and completes the dump.
+    #[track_caller]
+    fn compile_with<T>(
+        &self,
+        platform: Platform,
+        compile: impl FnOnce(&Module) -> Result<T, ferrotune_pjrt::Error>,
+        memory: impl FnOnce(&T) -> MemoryStats,
+    ) -> Result<(Module, T), Error> {
+        let Lowered { module, choices } = self.lower(platform);
+        let dump = Dump::begin(&module)?;
+        if let Some(dump) = &dump {
+            let results: Vec<&Tensor> = self.outputs.iter().map(|o| &o.tensor).collect();
+            dump.graph(&self.graph, &results)?;
+            dump.report(&self.graph, &results, &module, &choices)?;
+        }
+        let compiled = compile(&module)?;
+        if let Some(dump) = &dump {
+            dump.compiled(memory(&compiled))?;
+        }
+        Ok((module, compiled))
     }
 
     /// Compiles the program for the client's devices.
@@ -151,15 +182,17 @@ impl Builder {
     /// # Errors
     /// What the plugin says of the module.
     #[track_caller]
-    pub fn compile(mut self, client: &Client) -> Result<Program, Error> {
-        let inputs = std::mem::take(&mut self.inputs);
-        let (module, outputs) = self.lower(client.platform());
-        let executable = client.compile(&module)?;
+    pub fn compile(self, client: &Client) -> Result<Program, Error> {
+        let (module, executable) = self.compile_with(
+            client.platform(),
+            |module| client.compile(module),
+            Executable::memory,
+        )?;
         Ok(Program {
             module,
             executable,
-            inputs,
-            outputs,
+            inputs: self.inputs,
+            outputs: self.results,
         })
     }
 }

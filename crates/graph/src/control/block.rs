@@ -91,6 +91,10 @@ impl Op for Block {
         saved
     }
 
+    fn verify(&self, arena: &Arena, inputs: &[TensorType]) -> Result<(), String> {
+        arena.check_params(self.body, inputs)
+    }
+
     fn regions(&self) -> Vec<RegionId> {
         vec![self.body]
     }

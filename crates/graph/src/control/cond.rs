@@ -136,6 +136,12 @@ impl Op for Cond {
         if a.flops >= b.flops { a } else { b }
     }
 
+    fn verify(&self, arena: &Arena, inputs: &[TensorType]) -> Result<(), String> {
+        let [a, b] = self.split(inputs);
+        arena.check_params(self.branches[0], a)?;
+        arena.check_params(self.branches[1], b)
+    }
+
     fn regions(&self) -> Vec<RegionId> {
         self.branches.to_vec()
     }

@@ -89,6 +89,15 @@ impl Op for CustomVjp {
         arena.saved(self.forward, &live)
     }
 
+    fn verify(&self, arena: &Arena, inputs: &[TensorType]) -> Result<(), String> {
+        let (forward, captures) = inputs.split_at(self.inputs + self.forward_captures);
+        arena.check_params(self.forward, forward)?;
+        let residuals = self.residuals.iter().map(|i| &self.types[*i]);
+        let floats = self.types[..self.outputs].iter();
+        let cotangents = floats.filter(|ty| ty.dtype.is_float());
+        arena.check_params(self.backward, residuals.chain(cotangents).chain(captures))
+    }
+
     fn regions(&self) -> Vec<RegionId> {
         vec![self.forward, self.backward]
     }

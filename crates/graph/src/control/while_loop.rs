@@ -110,6 +110,13 @@ impl Op for While {
         work(self.body).plus(work(self.condition))
     }
 
+    fn verify(&self, arena: &Arena, inputs: &[TensorType]) -> Result<(), String> {
+        let (state, captures) = inputs.split_at(self.state);
+        let (condition, body) = captures.split_at(self.condition_captures);
+        arena.check_params(self.condition, state.iter().chain(condition))?;
+        arena.check_params(self.body, state.iter().chain(body))
+    }
+
     fn regions(&self) -> Vec<RegionId> {
         vec![self.condition, self.body]
     }

@@ -40,6 +40,7 @@ fn golden(name: &str, f: impl FnOnce(&Graph, &Tensor, &Tensor) -> Vec<(Tensor, O
         });
     let text = g
         .lower(Platform::Cpu, &outputs.collect::<Vec<_>>(), &[])
+        .module
         .text;
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/language/golden")

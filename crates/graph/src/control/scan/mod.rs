@@ -119,6 +119,16 @@ impl Op for Scan {
         saved
     }
 
+    fn verify(&self, arena: &Arena, inputs: &[TensorType]) -> Result<(), String> {
+        let (carry, rest) = inputs.split_at(self.carries);
+        let (stacked, captures) = rest.split_at(self.inputs);
+        let slice = |ty: &TensorType| TensorType::new(ty.dtype, &ty.dims[1..]);
+        let slices: Vec<TensorType> = stacked.iter().map(slice).collect();
+        let index = TensorType::new(DType::S32, &[]);
+        let passed = std::iter::once(&index).chain(carry).chain(&slices);
+        arena.check_params(self.body, passed.chain(captures))
+    }
+
     fn regions(&self) -> Vec<RegionId> {
         vec![self.body]
     }
