@@ -47,6 +47,18 @@ pub(crate) fn program_on(
     args: &[HostArray],
     f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
 ) -> (Program, Layout) {
+    let (builder, layout) = trace_on(mesh, name, args, f);
+    let program = builder.compile(client());
+    (program.unwrap_or_else(|e| panic!("{name}: {e}")), layout)
+}
+
+/// The same without compiling.
+pub(crate) fn trace_on(
+    mesh: &Mesh,
+    name: &str,
+    args: &[HostArray],
+    f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
+) -> (Builder, Layout) {
     let leaves: Vec<Leaf> = args
         .iter()
         .enumerate()
@@ -75,12 +87,7 @@ pub(crate) fn program_on(
         .collect();
     let out = Layout::new(mesh, &rules, &leaves).unwrap();
     builder.output(&out, &results);
-    (
-        builder
-            .compile(client())
-            .unwrap_or_else(|e| panic!("{name}: {e}")),
-        layout,
-    )
+    (builder, layout)
 }
 
 pub(crate) fn run_on(

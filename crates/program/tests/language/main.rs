@@ -6,6 +6,7 @@ mod control;
 mod derivatives;
 mod golden;
 mod mesh;
+mod random_graphs;
 mod remat;
 mod structure;
 mod values;
