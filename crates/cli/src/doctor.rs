@@ -15,6 +15,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     machine_lines()?;
     let found = survey();
     plugin_lines(&found, &mut trouble)?;
+    tpu_lines(&found)?;
     cache_lines(&found, &mut trouble)?;
     python_lines(&found, &mut trouble)?;
     if trouble.is_empty() {
@@ -125,6 +126,34 @@ fn loaded_lines(plugin: &Plugin, trouble: &mut Vec<String>) -> Result<(), Failur
             ));
             Ok(())
         }
+    }
+}
+
+/// Optional, so never a trouble: only compiling for a TPU slice needs it.
+fn tpu_lines(found: &Survey) -> Result<(), Failure> {
+    print("\nTPU plugin (optional: compiles for TPUs without having one)")?;
+    match &found.tpu {
+        PluginSource::Variable(path) => print(format_args!(
+            "  from          FERROTUNE_TPU_PLUGIN = {}",
+            path.display()
+        )),
+        PluginSource::Cached(path) => print(format_args!(
+            "  from          the cache, {}",
+            path.display()
+        )),
+        PluginSource::Installed(path) => print(format_args!(
+            "  from          a Python package, {}",
+            path.display()
+        )),
+        PluginSource::Fetch(pin) => print(format_args!(
+            "  from          not here: fetched with pip when it is needed, {} {}",
+            pin.package(),
+            pin.version()
+        )),
+        PluginSource::Nowhere { os, arch } => print(format_args!(
+            "  from          nowhere: none is pinned for {os} {arch}"
+        )),
+        other => print(format_args!("  from          {other:?}")),
     }
 }
 

@@ -49,7 +49,8 @@ opaque!(
     RawDescription,
     RawExecutable,
     RawLoaded,
-    RawBuffer
+    RawBuffer,
+    RawTopology
 );
 
 macro_rules! layout {
@@ -133,10 +134,16 @@ calls! {
     }
 
     DeviceDescriptionId = "PJRT_DeviceDescription_Id" at 224, 28 { description: *mut RawDescription = 16, id: c_int = 24 }
+    DeviceDescriptionAttributes = "PJRT_DeviceDescription_Attributes" at 240, 40 {
+        description: *mut RawDescription = 16, num_attributes: usize = 24, attributes: *const NamedValue = 32,
+    }
     DeviceGetDescription = "PJRT_Device_GetDescription" at 272, 32 { device: *mut RawDevice = 16, description: *mut RawDescription = 24 }
 
     ExecutableDestroy = "PJRT_Executable_Destroy" at 360, 24 { executable: *mut RawExecutable = 16 }
     ExecutableNumOutputs = "PJRT_Executable_NumOutputs" at 392, 32 { executable: *mut RawExecutable = 16, num_outputs: usize = 24 }
+    ExecutableGetCostAnalysis = "PJRT_Executable_GetCostAnalysis" at 408, 40 {
+        executable: *mut RawExecutable = 16, num_properties: usize = 24, properties: *const NamedValue = 32,
+    }
     ExecutableSerialize = "PJRT_Executable_Serialize" at 432, 56 {
         executable: *const RawExecutable = 16, serialized_bytes: *const u8 = 24, serialized_bytes_size: usize = 32,
         serialized_executable: *mut c_void = 40,
@@ -166,6 +173,22 @@ calls! {
     }
     BufferReadyEvent = "PJRT_Buffer_ReadyEvent" at 616, 32 { buffer: *mut RawBuffer = 16, event: *mut RawEvent = 24 }
 
+    TopologyCreate = "PJRT_TopologyDescription_Create" at 696, 56 {
+        name: *const u8 = 16, name_size: usize = 24, create_options: *const NamedValue = 32, num_options: usize = 40,
+        topology: *mut RawTopology = 48,
+    }
+    TopologyDestroy = "PJRT_TopologyDescription_Destroy" at 704, 24 { topology: *mut RawTopology = 16 }
+    TopologyPlatformName = "PJRT_TopologyDescription_PlatformName" at 712, 40 {
+        topology: *mut RawTopology = 16, platform_name: *const u8 = 24, platform_name_size: usize = 32,
+    }
+    TopologyGetDeviceDescriptions = "PJRT_TopologyDescription_GetDeviceDescriptions" at 728, 40 {
+        topology: *mut RawTopology = 16, descriptions: *const *mut RawDescription = 24, num_descriptions: usize = 32,
+    }
+    Compile = "PJRT_Compile" at 752, 64 {
+        topology: *const RawTopology = 16, program: *const Program = 24,
+        compile_options: *const u8 = 32, compile_options_size: usize = 40,
+        client: *mut RawClient = 48, executable: *mut RawExecutable = 56,
+    }
     ExecutableOutputElementTypes = "PJRT_Executable_OutputElementTypes" at 760, 40 {
         executable: *mut RawExecutable = 16, output_types: *const c_int = 24, num_output_types: usize = 32,
     }
@@ -183,12 +206,28 @@ calls! {
 
 layout!(NamedValue, 56 {
     name: *const u8 = 16, name_size: usize = 24, kind: c_int = 32,
-    // A union in C; this crate passes 64-bit integers only.
+    // A union in C; this crate passes 64-bit integers only, and reads what `NamedValue::value` knows.
     value: i64 = 40, value_size: usize = 48,
 });
 
+impl NamedValue {
+    /// A 64-bit integer, if it is one.
+    pub(crate) fn int64(&self) -> Option<i64> {
+        (self.kind == NAMED_VALUE_INT64).then_some(self.value)
+    }
+
+    /// A floating-point number, if it is one.
+    pub(crate) fn float(&self) -> Option<f64> {
+        // SAFETY: the plugin says that the union's first four bytes are an `f32`; the others need not be anything.
+        (self.kind == NAMED_VALUE_FLOAT)
+            .then(|| f64::from(unsafe { (&raw const self.value).cast::<f32>().read() }))
+    }
+}
+
 /// `NamedValue::kind` of a 64-bit integer.
 pub(crate) const NAMED_VALUE_INT64: c_int = 1;
+/// `NamedValue::kind` of an `f32`, which takes the first half of the value.
+pub(crate) const NAMED_VALUE_FLOAT: c_int = 3;
 
 layout!(Program, 48 { code: *const u8 = 16, code_size: usize = 24, format: *const u8 = 32, format_size: usize = 40 });
 

@@ -186,6 +186,7 @@ impl ClientInner {
         self.devices
             .get(..mesh.device_count())
             .ok_or_else(|| Error::MeshTooLarge {
+                owner: "the client".to_owned(),
                 mesh: mesh.to_string(),
                 needed: mesh.device_count(),
                 present: self.devices.len(),
@@ -231,7 +232,7 @@ pub(crate) unsafe fn array_of<'a, T>(data: *const T, len: usize) -> &'a [T] {
 ///
 /// # Safety
 /// As for [`array_of`].
-unsafe fn text_of(data: *const u8, len: usize) -> String {
+pub(crate) unsafe fn text_of(data: *const u8, len: usize) -> String {
     // SAFETY: passed on to the caller.
     String::from_utf8_lossy(unsafe { array_of(data, len) }).into_owned()
 }

@@ -13,6 +13,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{cache, digest::hex, environment::XLA_FLAGS};
 
+/// Where libtpu finds flags of its own.
+const TPU_FLAGS: &str = "LIBTPU_INIT_ARGS";
+
 /// First bytes of an entry; the number changes with the format, and so does the key.
 const MAGIC: &[u8; 16] = b"ferrotune-xla-1\n";
 const DIGEST_BYTES: usize = 32;
@@ -28,7 +31,8 @@ pub(crate) struct Key<'a> {
     pub(crate) text: &'a str,
     pub(crate) options: &'a [u8],
     pub(crate) plugin_sha256: &'a str,
-    pub(crate) platform: &'a str,
+    /// The platform's name, or that of a topology.
+    pub(crate) target: &'a str,
     pub(crate) device_count: usize,
 }
 
@@ -38,7 +42,8 @@ pub(crate) struct Entry(Option<PathBuf>);
 impl Entry {
     pub(crate) fn of(key: &Key<'_>) -> Entry {
         // XLA's own flags change the program it makes. Dumps are written while compiling: whoever asks for them wants that done.
-        let flags = env::var(XLA_FLAGS).unwrap_or_default();
+        let flags = [XLA_FLAGS, TPU_FLAGS].map(|name| env::var(name).unwrap_or_default());
+        let flags = flags.join("\n");
         if flags.contains("dump") {
             return Entry(None);
         }
@@ -84,14 +89,14 @@ impl Entry {
 impl Key<'_> {
     fn digest(&self, xla_flags: &str, host_cpu: &str) -> String {
         // XLA's CPU code is generated for the very processor it is compiled on.
-        let host = if self.platform == "cpu" { host_cpu } else { "" };
+        let host = if self.target == "cpu" { host_cpu } else { "" };
         let devices = (self.device_count as u64).to_le_bytes();
         let parts: [&[u8]; 8] = [
             MAGIC,
             self.text.as_bytes(),
             self.options,
             self.plugin_sha256.as_bytes(),
-            self.platform.as_bytes(),
+            self.target.as_bytes(),
             &devices,
             xla_flags.as_bytes(),
             host.as_bytes(),

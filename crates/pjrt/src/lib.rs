@@ -5,6 +5,8 @@
 //! is one buffer per device. [`Client::compile`] turns a [`Module`] (StableHLO text and what its arguments and results are) into an
 //! [`Executable`], which takes each argument borrowed or moved ([`Arg`]).
 //!
+//! A [`Topology`] is a slice of devices that are not here: [`Topology::compile`] says what the same module would need there.
+//!
 //! What plugins leave unchecked is checked here, before anything runs: element types, dimensions, shardings, the mesh, the client,
 //! and that the compiled program is what the module says. This crate knows nothing of graphs or models, prints nothing, and is the
 //! only one that talks to a C library.
@@ -71,8 +73,10 @@ mod pinned;
 mod placement;
 mod platform;
 mod plugin;
+mod report;
 mod sharding;
 mod survey;
+mod topology;
 
 pub use array::Array;
 pub use client::Client;
@@ -83,8 +87,10 @@ pub use host::HostArray;
 pub use kernel::{Attribute, Kernel, KernelCall};
 pub use mesh::Mesh;
 pub use module::{ArgSpec, ArraySpec, Module};
+pub use options::Effort;
 pub use pinned::PinnedPlugin;
 pub use platform::Platform;
 pub use plugin::Plugin;
 pub use sharding::Sharding;
 pub use survey::{CacheSurvey, PluginSource, Survey, survey};
+pub use topology::{Compilation, CostAnalysis, Topology};

@@ -40,7 +40,11 @@ impl Plugin {
     /// [`Error::Io`], [`Error::NotALibrary`], [`Error::Load`], [`Error::NotAPlugin`], [`Error::ApiVersion`]; [`Error::Xla`] when the
     /// plugin does not initialise.
     pub fn at(path: impl AsRef<Path>) -> Result<Plugin> {
-        let given = path.as_ref();
+        Plugin::open(path.as_ref(), false)
+    }
+
+    /// Loads a plugin that is said to be for TPUs, or that looks like it.
+    pub(crate) fn open(given: &Path, tpu: bool) -> Result<Plugin> {
         let path = given
             .canonicalize()
             .map_err(Error::io("find the plugin", given))?;
@@ -52,6 +56,9 @@ impl Plugin {
             return Ok(plugin.clone());
         }
         let sha256 = digest::of_file_remembered(&path)?;
+        if tpu || path.file_stem().is_some_and(|stem| stem == "libtpu") {
+            environment::without_tpu();
+        }
         let api = load(&path)?;
         let stem = || {
             path.file_stem()
@@ -107,7 +114,7 @@ impl Plugin {
             .started
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        if std::mem::replace(&mut *started, true) || pinned::name_of(&self.0.sha256).is_none() {
+        if std::mem::replace(&mut *started, true) || !pinned::is_cpu(&self.0.sha256) {
             drop(started);
             return make();
         }

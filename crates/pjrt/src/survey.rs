@@ -17,15 +17,17 @@ pub struct Survey {
     pub source: PluginSource,
     /// The plugin, loaded, or why it does not load; `None` when it would have to be fetched or there is none.
     pub plugin: Option<Result<Plugin>>,
+    /// Where [`Plugin::tpu`] would take the TPU plugin from; it is optional, and not loaded.
+    pub tpu: PluginSource,
     /// The user's cache; `None` when the environment names no place for one.
     pub cache: Option<CacheSurvey>,
 }
 
-/// Where [`Plugin::cpu`] would take the plugin from.
+/// Where [`Plugin::cpu`] or [`Plugin::tpu`] would take the plugin from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PluginSource {
-    /// The file that `FERROTUNE_PJRT_PLUGIN` names.
+    /// The file that `FERROTUNE_PJRT_PLUGIN` or `FERROTUNE_TPU_PLUGIN` names.
     Variable(PathBuf),
     /// The user's cache.
     Cached(PathBuf),
@@ -55,10 +57,10 @@ pub struct CacheSurvey {
     pub compiled_bytes: u64,
 }
 
-/// Says which CPU plugin would be used and what the cache holds. Fetches nothing.
+/// Says which plugins would be used and what the cache holds. Fetches nothing.
 #[must_use]
 pub fn survey() -> Survey {
-    let source = source();
+    let source = source(PinnedPlugin::Default);
     let plugin = match &source {
         PluginSource::Variable(path)
         | PluginSource::Cached(path)
@@ -68,12 +70,13 @@ pub fn survey() -> Survey {
     Survey {
         source,
         plugin,
+        tpu: self::source(PinnedPlugin::Tpu),
         cache: cache::directory().map(survey_cache),
     }
 }
 
-fn source() -> PluginSource {
-    if let Some(path) = pinned::from_variable() {
+fn source(which: PinnedPlugin) -> PluginSource {
+    if let Some(path) = which.pin().named_by_user() {
         return PluginSource::Variable(path);
     }
     if !pinned::platform_has_one() {
@@ -82,7 +85,6 @@ fn source() -> PluginSource {
             arch: env::consts::ARCH,
         };
     }
-    let which = PinnedPlugin::Default;
     match which.pin().find() {
         Some(Found::Cached(path)) => PluginSource::Cached(path),
         Some(Found::Installed(path)) => PluginSource::Installed(path),

@@ -43,18 +43,20 @@ fn functions_sit_where_the_c_header_puts_them() {
     assert_eq!(
         [
             slot::<DeviceDescriptionId>(),
+            slot::<DeviceDescriptionAttributes>(),
             slot::<DeviceGetDescription>()
         ],
-        [23, 29]
+        [23, 25, 29]
     );
     // Executable (10), LoadedExecutable (6), DeserializeAndLoad, Fingerprint.
     assert_eq!(
         [
             slot::<ExecutableDestroy>(),
             slot::<ExecutableNumOutputs>(),
+            slot::<ExecutableGetCostAnalysis>(),
             slot::<ExecutableSerialize>()
         ],
-        [40, 44, 49]
+        [40, 44, 46, 49]
     );
     let loaded = [
         slot::<LoadedDestroy>(),
@@ -72,6 +74,14 @@ fn functions_sit_where_the_c_header_puts_them() {
         ],
         [58, 70, 72]
     );
+    let topology = [
+        slot::<TopologyCreate>(),
+        slot::<TopologyDestroy>(),
+        slot::<TopologyPlatformName>(),
+        slot::<TopologyGetDeviceDescriptions>(),
+        slot::<Compile>(),
+    ];
+    assert_eq!(topology, [82, 83, 84, 86, 89]);
     assert_eq!(
         [
             slot::<ExecutableOutputElementTypes>(),

@@ -14,7 +14,7 @@ fn the_key_changes_with_everything_the_code_depends_on() {
         text: "t",
         options: b"o",
         plugin_sha256: "p",
-        platform: "cpu",
+        target: "cpu",
         device_count: 2,
     };
     let base = key().digest("flags", "host");
@@ -33,7 +33,7 @@ fn the_key_changes_with_everything_the_code_depends_on() {
         }
         .digest("flags", "host"),
         Key {
-            platform: "tpu",
+            target: "tpu",
             ..key()
         }
         .digest("flags", "host"),
@@ -58,7 +58,7 @@ fn the_key_changes_with_everything_the_code_depends_on() {
     // Other platforms do not depend on the host's processor.
     let tpu = |host| {
         Key {
-            platform: "tpu",
+            target: "tpu",
             ..key()
         }
         .digest("flags", host)

@@ -7,3 +7,4 @@ mod loading;
 mod programs;
 mod refusals;
 mod running;
+mod topologies;
