@@ -1,7 +1,7 @@
 //! Building, compiling and calling a program.
 
 use ferrotune_graph::{Graph, Lowered, Mesh, Module, Output, Platform, Rules, Tensor};
-use ferrotune_pjrt::{Arg, Client, Executable, MemoryStats};
+use ferrotune_pjrt::{Arg, Client, Compilation, Executable, MemoryStats, Topology};
 
 use crate::dump::Dump;
 use crate::group::Group;
@@ -175,6 +175,18 @@ impl Builder {
             dump.compiled(memory(&compiled))?;
         }
         Ok((module, compiled))
+    }
+
+    /// Compiles the program for devices that are not here, and says what it would need there.
+    ///
+    /// # Errors
+    /// What the plugin says of the module: also that it does not fit the memory of a device.
+    #[track_caller]
+    pub fn compile_for(&self, topology: &Topology) -> Result<Compilation, Error> {
+        let compile = |module: &Module| topology.compile(module);
+        let (_, compilation) =
+            self.compile_with(topology.platform(), compile, Compilation::memory)?;
+        Ok(compilation)
     }
 
     /// Compiles the program for the client's devices.
