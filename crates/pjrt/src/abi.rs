@@ -1,4 +1,4 @@
-//! Memory layouts of the PJRT C API, declared by hand; the only file with raw layouts.
+//! Memory layouts of the PJRT C API, declared by hand; this file and the one below it are the only ones with raw layouts.
 //!
 //! Every struct is the newest known layout (API 0.114). A plugin that is older ignores the fields it does not know, a plugin that is
 //! newer accepts the older size, so structs are zeroed and always passed at full size. A struct's size is the end of its last field,
@@ -256,6 +256,8 @@ pub(crate) const TILED_LAYOUT: c_int = 0;
 
 /// The plugin copies the host bytes before the call returns (or before its event fires).
 pub(crate) const IMMUTABLE_ONLY_DURING_CALL: c_int = 0;
+
+pub(crate) mod ffi;
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     Error, ErrorCode, Result,
-    abi::{self, Call},
+    abi::{self, Call, ffi},
 };
 
 /// A plugin's function table. The library behind it is never unloaded, so the table lives as long as the process.
@@ -93,6 +93,50 @@ impl Api {
         }
     }
 
+    /// Registers a function that programs on the CPU may call, under a name.
+    pub(crate) fn register_handler(self, target: &str, handler: ffi::Handler) -> Result<()> {
+        const PLATFORM: &str = "Host";
+        let register = self.handler_registry().ok_or(Error::NoKernels {
+            version: self.version(),
+        })?;
+        let mut args = ffi::RegisterHandler {
+            struct_size: ffi::REGISTER_HANDLER_SIZE,
+            target_name: target.as_ptr(),
+            target_name_size: target.len(),
+            handler,
+            platform_name: PLATFORM.as_ptr(),
+            platform_name_size: PLATFORM.len(),
+            traits: 0,
+        };
+        // SAFETY: the texts outlive the call, which copies them; a handler is code, which is never unloaded.
+        let error = unsafe { register(&mut args) };
+        if error.is_null() {
+            return Ok(());
+        }
+        // SAFETY: a non-null result is an error that we own.
+        Err(unsafe { self.take_error(error, "PJRT_FFI_Register_Handler") })
+    }
+
+    /// The function that takes handlers, from the table's list of extensions.
+    fn handler_registry(
+        self,
+    ) -> Option<unsafe extern "C" fn(*mut ffi::RegisterHandler) -> *mut abi::RawError> {
+        // SAFETY: by `new` the table is live; so is the list, which ends with null. An extension of this kind has this layout if it
+        // is as long.
+        unsafe {
+            let mut extension: *const ffi::Extension = self.0.as_ref().extension_start.cast();
+            while !extension.is_null() {
+                if (*extension).kind == ffi::FFI_EXTENSION
+                    && (*extension).struct_size >= size_of::<ffi::FfiExtension>()
+                {
+                    return (*extension.cast::<ffi::FfiExtension>()).register_handler;
+                }
+                extension = (*extension).next;
+            }
+        }
+        None
+    }
+
     /// # Safety
     /// `error` must be a live error of this plugin; it is destroyed.
     unsafe fn take_error(self, error: *mut abi::RawError, function: &'static str) -> Error {
@@ -170,5 +214,43 @@ impl Drop for Event {
         args.event = self.raw;
         // SAFETY: we own the event, and it is not used again.
         unsafe { self.api.destroy(args) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::{self, NonNull};
+
+    use super::{Api, Error, abi, ffi};
+
+    unsafe extern "C" fn handler(_: *mut ffi::CallFrame) -> *mut ffi::RawFfiError {
+        ptr::null_mut()
+    }
+
+    #[test]
+    fn a_plugin_without_the_extension_takes_no_kernels() {
+        // A list with another extension only, and one that is too short to be read.
+        let mut short = ffi::Extension {
+            struct_size: 24,
+            kind: ffi::FFI_EXTENSION,
+            next: ptr::null_mut(),
+        };
+        let mut other = ffi::Extension {
+            struct_size: 24,
+            kind: 4,
+            next: &mut short,
+        };
+        let mut table = abi::Table {
+            struct_size: 40,
+            extension_start: ptr::from_mut(&mut other).cast(),
+            version_struct_size: 24,
+            version_extension_start: ptr::null_mut(),
+            major: 0,
+            minor: 40,
+        };
+        // SAFETY: the table outlives the API, and has no functions.
+        let api = unsafe { Api::new(NonNull::from(&mut table)) };
+        let error = api.register_handler("x", handler).expect_err("it has none");
+        assert!(matches!(error, Error::NoKernels { version: (0, 40) }));
     }
 }

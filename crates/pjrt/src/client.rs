@@ -131,8 +131,9 @@ impl Client {
     /// Compiles a module for the first devices of this client, or finds it in the compile cache.
     ///
     /// # Errors
-    /// [`Error::MeshTooLarge`], [`Error::Sharding`]; [`Error::Xla`] when XLA refuses the text; [`Error::Compiled`] when the
-    /// module's text and its specification disagree.
+    /// [`Error::MeshTooLarge`], [`Error::Sharding`]; [`Error::KernelPlatform`], [`Error::KernelTwice`] and [`Error::NoKernels`] when
+    /// the module has kernels that cannot be called; [`Error::Xla`] when XLA refuses the text; [`Error::Compiled`] when the module's
+    /// text and its specification disagree.
     pub fn compile(&self, module: &Module) -> Result<Executable> {
         compile::compile(&self.0, module)
     }

@@ -8,12 +8,13 @@ use crate::{
     client::ClientInner,
     compiled::{Entry, Key},
     executable::LoadedHandle,
-    options,
+    kernel, options,
     report::Compiled,
 };
 
 pub(crate) fn compile(client: &Arc<ClientInner>, module: &Module) -> Result<Executable> {
     check_shardings(module)?;
+    kernel::prepare(client, module)?;
     let devices = client.devices_of(&module.mesh)?;
     let ids: Vec<i32> = devices.iter().map(|device| device.id).collect();
     let options = options::encode(&ids, Effort::Full);

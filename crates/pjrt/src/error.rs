@@ -2,7 +2,7 @@
 
 use std::{ffi::c_int, fmt, path::PathBuf};
 
-use crate::DType;
+use crate::{DType, Platform};
 
 /// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -285,6 +285,30 @@ pub enum Error {
         expected: String,
         /// According to the plugin.
         got: String,
+    },
+    /// Kernels on a device that is not the host.
+    #[error(
+        "module '{module}' calls the kernel '{kernel}', but kernels run on the CPU only, not on a {platform}"
+    )]
+    KernelPlatform {
+        /// The module.
+        module: String,
+        /// The first of its kernels.
+        kernel: &'static str,
+        /// The kind of device.
+        platform: Platform,
+    },
+    /// Two functions under one name.
+    #[error("there are two different kernels with the name '{name}'; rename one")]
+    KernelTwice {
+        /// The name.
+        name: &'static str,
+    },
+    /// A plugin without the foreign function interface.
+    #[error("this plugin (PJRT API {}.{}) cannot call kernels: it lacks XLA's foreign function interface", version.0, version.1)]
+    NoKernels {
+        /// The plugin's API version.
+        version: (c_int, c_int),
     },
     /// The wrong number of arguments.
     #[error("program '{program}' takes {expected} arguments but {got} were given")]

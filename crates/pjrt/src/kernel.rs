@@ -1,16 +1,37 @@
 //! Functions of this process that a program calls on the CPU.
 
+mod attributes;
+mod call;
+mod handler;
+
 use std::fmt;
+
+pub use call::{KernelCall, KernelInput, KernelOutput};
+pub(crate) use handler::{check_platform, prepare};
 
 /// A function that programs may call through XLA's foreign function interface, on the CPU only.
 ///
-/// A program names a kernel; compiling the program makes it known to the plugin. The function must not keep anything
-/// between calls: several devices call it at once.
+/// A [`Module`](crate::Module) lists the kernels that its text calls; compiling it makes them known to the plugin. The text of a
+/// call has the kernel's name among its attributes:
+///
+/// ```text
+/// %y = stablehlo.custom_call @ferrotune_kernel(%x) {api_version = 4 : i32, backend_config = {kernel = "double", n = 3 : i64}}
+///     : (tensor<4xf32>) -> tensor<4xf32>
+/// ```
+///
+/// The function must not keep anything between calls: several devices call it at once. Outside of a manual region
+/// (`sdy.manual_computation`) every device calls it with the whole arrays. On a mesh, a call that fails on some devices only leaves
+/// the others waiting in the program's next collective.
 pub struct Kernel {
     /// A name that is unique in the process.
     pub name: &'static str,
     /// Reads the inputs, fills the outputs. An error, or a panic, becomes the error of the run.
     pub run: fn(&mut KernelCall<'_>) -> Result<(), String>,
+}
+
+impl Kernel {
+    /// The target of every `custom_call` to a kernel.
+    pub const TARGET: &'static str = "ferrotune_kernel";
 }
 
 impl fmt::Debug for Kernel {
@@ -40,7 +61,48 @@ pub enum Attribute {
     Integers(Vec<i64>),
 }
 
-/// One call of a kernel: inputs, outputs and attributes.
-pub struct KernelCall<'a> {
-    _frame: std::marker::PhantomData<&'a mut ()>,
+impl Attribute {
+    /// The value as it is written in the text of a program. Reads back exactly, infinities and non-numbers too.
+    #[must_use]
+    pub fn to_mlir(&self) -> String {
+        match self {
+            Attribute::Integer(value) => format!("{value} : i64"),
+            Attribute::Number(value) => format!("{} : f64", number(*value)),
+            Attribute::Flag(value) => value.to_string(),
+            Attribute::Text(value) => text(value),
+            Attribute::Integers(values) if values.is_empty() => "array<i64>".to_owned(),
+            Attribute::Integers(values) => {
+                let values: Vec<String> = values.iter().map(i64::to_string).collect();
+                format!("array<i64: {}>", values.join(", "))
+            }
+        }
+    }
 }
+
+/// MLIR wants a dot in every decimal number, and spells what is none by its bits.
+fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return format!("{:#018X}", value.to_bits()).replace("0X", "0x");
+    }
+    let decimal = format!("{value:e}");
+    match decimal.split_once('e') {
+        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
+        _ => decimal,
+    }
+}
+
+/// A quoted string; every byte that is not plain printable ASCII is spelled in hexadecimal.
+fn text(value: &str) -> String {
+    let mut quoted = String::from('"');
+    for byte in value.bytes() {
+        match byte {
+            b'"' | b'\\' | 0..=31 | 127.. => quoted.push_str(&format!("\\{byte:02X}")),
+            _ => quoted.push(char::from(byte)),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests;

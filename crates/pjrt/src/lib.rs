@@ -84,7 +84,7 @@ pub use dtype::{DType, Element};
 pub use error::{Error, ErrorCode, Result};
 pub use executable::{Arg, Executable, MemoryStats};
 pub use host::HostArray;
-pub use kernel::{Attribute, Kernel, KernelCall};
+pub use kernel::{Attribute, Kernel, KernelCall, KernelInput, KernelOutput};
 pub use mesh::Mesh;
 pub use module::{ArgSpec, ArraySpec, Module};
 pub use options::Effort;

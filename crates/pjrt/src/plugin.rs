@@ -11,8 +11,8 @@ use std::{
 };
 
 use crate::{
-    Error, Result,
-    abi::{PluginInitialize, Table},
+    Error, Kernel, Result,
+    abi::{PluginInitialize, Table, ffi::Handler},
     api::Api,
     digest, environment, pinned,
 };
@@ -28,6 +28,8 @@ struct Inner {
     sha256: String,
     /// Whether it has made a client; locked while the first is made.
     started: Mutex<bool>,
+    /// Whether it knows the function behind all kernels.
+    takes_kernels: Mutex<bool>,
 }
 
 /// Plugins by canonical path: a library is initialised once per process.
@@ -73,6 +75,7 @@ impl Plugin {
             path: path.clone(),
             sha256,
             started: Mutex::new(false),
+            takes_kernels: Mutex::new(false),
         }));
         loaded.insert(path, plugin.clone());
         Ok(plugin)
@@ -104,6 +107,20 @@ impl Plugin {
 
     pub(crate) fn api(&self) -> Api {
         self.0.api
+    }
+
+    /// Registers the function behind all kernels, once.
+    pub(crate) fn take_kernels(&self, handler: Handler) -> Result<()> {
+        let mut taken = self
+            .0
+            .takes_kernels
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !*taken {
+            self.0.api.register_handler(Kernel::TARGET, handler)?;
+            *taken = true;
+        }
+        Ok(())
     }
 
     /// Runs `make`, which makes a client. XLA reads its flags when the first one is made; a plugin that is not pinned may not know

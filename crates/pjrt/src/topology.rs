@@ -9,6 +9,7 @@ use crate::{
     client::{array_of, text_of},
     compile::{check_shardings, program},
     compiled::{Entry, Key},
+    kernel::check_platform,
     options,
     report::{Compiled, Report},
 };
@@ -104,7 +105,7 @@ impl Topology {
     /// Compiles a module for the first devices of this topology, or finds what a compilation said in the compile cache.
     ///
     /// # Errors
-    /// [`Error::MeshTooLarge`], [`Error::Sharding`]; [`Error::Xla`] when XLA refuses the text, or when the program does not fit a
+    /// [`Error::MeshTooLarge`], [`Error::Sharding`], [`Error::KernelPlatform`]; [`Error::Xla`] when XLA refuses the text, or when the program does not fit a
     /// device (with the code [`ResourceExhausted`](crate::ErrorCode::ResourceExhausted)); [`Error::Compiled`] when the module's text
     /// and its specification disagree.
     pub fn compile(&self, module: &Module) -> Result<Compilation> {
@@ -117,6 +118,7 @@ impl Topology {
     /// As for [`Topology::compile`].
     pub fn compile_with(&self, module: &Module, effort: Effort) -> Result<Compilation> {
         check_shardings(module)?;
+        check_platform(module, self.platform())?;
         let options = options::encode(self.devices_of(module)?, effort);
         let entry = Entry::of(&Key {
             text: &module.text,

@@ -3,6 +3,7 @@
 mod arrays;
 mod caching;
 mod donation;
+mod kernels;
 mod loading;
 mod programs;
 mod refusals;
