@@ -107,7 +107,7 @@ impl Gradient {
     }
 }
 
-/// Work of an operation or a program, counted, not measured.
+/// Work of an operation or a program, counted, not measured. All but `collective_bytes` is summed over the devices.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 pub struct Cost {
     /// Floating-point operations; a multiply-add counts as two.
@@ -116,6 +116,9 @@ pub struct Cost {
     pub transcendentals: f64,
     /// Bytes of operands read and results written, as if nothing were fused.
     pub bytes: f64,
+    /// Bytes that one device sends in the collectives of manual regions, by ring algorithms. Exchanges that the
+    /// partitioner adds are not counted; a tensor that it splits inside a partly manual region counts as whole.
+    pub collective_bytes: f64,
 }
 
 impl Cost {
@@ -142,6 +145,7 @@ impl Cost {
             flops: self.flops + times * other.flops,
             transcendentals: self.transcendentals + times * other.transcendentals,
             bytes: self.bytes + times * other.bytes,
+            collective_bytes: self.collective_bytes + times * other.collective_bytes,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Loops: operations whose bodies are regions.
+//! Loops and manual regions: operations whose bodies are regions.
 
+pub(crate) mod manual;
 pub(crate) mod scan;
 pub(crate) mod while_loop;

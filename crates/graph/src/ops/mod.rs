@@ -2,6 +2,7 @@
 //! [`Tensor`](crate::Tensor) or [`Graph`](crate::Graph) methods that add them.
 
 pub(crate) mod binary;
+pub(crate) mod collective;
 pub(crate) mod compare;
 pub(crate) mod constant;
 pub(crate) mod convert;

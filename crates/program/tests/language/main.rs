@@ -4,6 +4,7 @@ mod check;
 mod control;
 mod derivatives;
 mod golden;
+mod manual;
 mod mesh;
 mod structure;
 mod values;
