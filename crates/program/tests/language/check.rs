@@ -47,6 +47,17 @@ pub(crate) fn program_on(
     args: &[HostArray],
     f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
 ) -> (Program, Layout) {
+    program_by(client(), mesh, name, args, f)
+}
+
+/// The same, compiled by the given client.
+pub(crate) fn program_by(
+    client: &Client,
+    mesh: &Mesh,
+    name: &str,
+    args: &[HostArray],
+    f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
+) -> (Program, Layout) {
     let leaves: Vec<Leaf> = args
         .iter()
         .enumerate()
@@ -77,7 +88,7 @@ pub(crate) fn program_on(
     builder.output(&out, &results);
     (
         builder
-            .compile(client())
+            .compile(client)
             .unwrap_or_else(|e| panic!("{name}: {e}")),
         layout,
     )
