@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use ferrotune_pjrt::{Mesh, Sharding};
 
+use crate::control::manual::ManualScope;
 use crate::op::Op;
 use crate::ops::param::Param;
 use crate::sharding::Rules;
@@ -51,6 +52,8 @@ pub(crate) struct Region {
     /// Outer value (of the parent region) to the parameter that stands for it.
     captures: Vec<(Value, NodeId)>,
     captured: HashMap<Value, NodeId>,
+    /// Which axes are manual in the region, where it is the body of `manual`.
+    manual: Option<ManualScope>,
 }
 
 /// An argument of the program.
@@ -78,6 +81,12 @@ impl Arena {
     /// Replaces the scope path and returns the one before.
     pub(crate) fn swap_scope(&mut self, scope: Rc<str>) -> Rc<str> {
         std::mem::replace(&mut self.scope, scope)
+    }
+
+    /// What is manual in the innermost open manual region.
+    pub(crate) fn manual_scope(&self) -> Option<&ManualScope> {
+        let open = self.open.iter().rev();
+        open.filter_map(|r| self.regions[*r].manual.as_ref()).next()
     }
 
     pub(crate) fn value_type(&self, value: Value) -> &TensorType {
@@ -396,6 +405,24 @@ impl Graph {
         let arena = self.0.borrow();
         let results = arena.regions[region].results.iter();
         results.map(|v| arena.value_type(*v).clone()).collect()
+    }
+
+    /// Says what is manual in the region that is being traced.
+    pub(crate) fn open_manual_scope(&self, scope: ManualScope) {
+        let region = self.current_region();
+        self.0.borrow_mut().regions[region].manual = Some(scope);
+    }
+
+    /// Results of a closed region.
+    pub(crate) fn region_results(&self, region: RegionId) -> Vec<Tensor> {
+        let results = self.0.borrow().regions[region].results.clone();
+        results
+            .into_iter()
+            .map(|value| Tensor {
+                graph: self.clone(),
+                value,
+            })
+            .collect()
     }
 
     /// Repeats a closed body in the current region, with `args` for its parameters (captures included).

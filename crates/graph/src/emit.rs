@@ -46,6 +46,8 @@ pub struct Emitter<'a> {
     kernels: Vec<&'static Kernel>,
     text: String,
     next: usize,
+    /// Collectives written so far; each has a channel of its own.
+    channels: usize,
     /// Names of values, one map per open block; constants are looked up in the innermost only.
     blocks: Vec<HashMap<Value, String>>,
     scope: Rc<str>,
@@ -78,6 +80,7 @@ impl<'a> Emitter<'a> {
             kernels: Vec::new(),
             text: String::new(),
             next: 0,
+            channels: 0,
             blocks: vec![HashMap::new()],
             scope: Rc::from(""),
         }
@@ -113,6 +116,15 @@ impl<'a> Emitter<'a> {
     pub(crate) fn fresh(&mut self) -> String {
         self.next += 1;
         format!("%{}", self.next - 1)
+    }
+
+    /// The handle of a channel that no other collective uses.
+    pub(crate) fn channel(&mut self) -> String {
+        self.channels += 1;
+        format!(
+            "channel_handle = #stablehlo.channel_handle<handle = {}, type = 1>",
+            self.channels
+        )
     }
 
     /// Appends text as it is.

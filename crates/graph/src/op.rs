@@ -132,7 +132,7 @@ impl Gradient {
     }
 }
 
-/// Work of an operation or a program, counted, not measured.
+/// Work of an operation or a program, counted, not measured. All but `collective_bytes` is summed over the devices.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 pub struct Cost {
     /// Floating-point operations; a multiply-add counts as two.
@@ -141,6 +141,9 @@ pub struct Cost {
     pub transcendentals: f64,
     /// Bytes of operands read and results written, as if nothing were fused.
     pub bytes: f64,
+    /// Bytes that one device sends in the collectives of manual regions, by ring algorithms. Exchanges that the
+    /// partitioner adds are not counted; a tensor that it splits inside a partly manual region counts as whole.
+    pub collective_bytes: f64,
 }
 
 impl Cost {
@@ -168,6 +171,7 @@ impl Cost {
             flops: self.flops + other.flops,
             transcendentals: self.transcendentals + other.transcendentals,
             bytes: self.bytes + other.bytes,
+            collective_bytes: self.collective_bytes + other.collective_bytes,
         }
     }
 
@@ -179,6 +183,7 @@ impl Cost {
             flops: self.flops * times,
             transcendentals: self.transcendentals * times,
             bytes: self.bytes * times,
+            collective_bytes: self.collective_bytes * times,
         }
     }
 }

@@ -104,8 +104,8 @@ impl Dump {
         let _ = writeln!(
             text,
             "\nwork, all devices and all steps of loops\n  {:.6e} floating-point operations\n  {:.6e} transcendental functions\n  \
-             {:.6e} bytes read and written, nothing fused",
-            cost.flops, cost.transcendentals, cost.bytes,
+             {:.6e} bytes read and written, nothing fused\n  {:.6e} bytes sent by each device in manual collectives",
+            cost.flops, cost.transcendentals, cost.bytes, cost.collective_bytes,
         );
         self.write("report.txt", &text)
     }

@@ -194,7 +194,8 @@ impl Tensor {
     /// Asks for the placement that the rules give to these logical axes (`_` for none).
     ///
     /// # Panics
-    /// When an axis has no rule or the mesh does not divide a dimension.
+    /// When an axis has no rule, the mesh does not divide a dimension, or, inside of a manual region, the placement
+    /// would split along an axis that is manual there: the tensor is one device's part already.
     #[track_caller]
     pub fn shard(&self, axes: &[&str]) -> Tensor {
         let sharding = {
@@ -205,6 +206,12 @@ impl Tensor {
                 .place(&name, &self.dims(), axes, &arena.mesh)
                 .unwrap_or_else(|e| panic!("{e}"))
         };
+        for axis in self.graph.manual_axes().unwrap_or_default() {
+            assert!(
+                !sharding.dims.iter().flatten().any(|a| *a == axis),
+                "`shard` would split along the axis `{axis}`, which is manual here"
+            );
+        }
         self.graph.add_one(Constraint { sharding }, &[self])
     }
 }

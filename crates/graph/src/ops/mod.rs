@@ -2,6 +2,7 @@
 //! [`Tensor`](crate::Tensor) or [`Graph`](crate::Graph) methods that add them.
 
 pub(crate) mod binary;
+pub(crate) mod collective;
 pub(crate) mod compare;
 pub(crate) mod constant;
 pub(crate) mod convert;
@@ -10,6 +11,7 @@ pub(crate) mod dynamic;
 pub(crate) mod einsum;
 pub(crate) mod identity;
 pub(crate) mod index;
+pub(crate) mod kernel;
 pub(crate) mod param;
 pub(crate) mod reduce;
 pub(crate) mod shape;

@@ -47,8 +47,19 @@ pub(crate) fn program_on(
     args: &[HostArray],
     f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
 ) -> (Program, Layout) {
+    program_by(client(), mesh, name, args, f)
+}
+
+/// The same, compiled by the given client.
+pub(crate) fn program_by(
+    client: &Client,
+    mesh: &Mesh,
+    name: &str,
+    args: &[HostArray],
+    f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
+) -> (Program, Layout) {
     let (builder, layout) = trace_on(mesh, name, args, f);
-    let program = builder.compile(client());
+    let program = builder.compile(client);
     (program.unwrap_or_else(|e| panic!("{name}: {e}")), layout)
 }
 
@@ -116,16 +127,26 @@ pub(crate) fn run(
 ///
 /// `f` stands in the middle of a graph: its arguments are computed, and its result is multiplied by numbers that are not 1.
 pub(crate) fn derivative(name: &str, args: &[HostArray], f: impl Fn(&Graph, &[Tensor]) -> Tensor) {
+    derivative_on(&Mesh::single(), name, args, f);
+}
+
+/// The same on a mesh.
+pub(crate) fn derivative_on(
+    mesh: &Mesh,
+    name: &str,
+    args: &[HostArray],
+    f: impl Fn(&Graph, &[Tensor]) -> Tensor,
+) {
     let loss = |g: &Graph, xs: &[Tensor]| {
         let inner: Vec<Tensor> = xs.iter().map(|x| x * 0.9 + x * x * 0.05).collect();
         let y = f(g, &inner);
         let weights = g.constant(noise(&y.dims(), 77, false));
         (y * weights).sum_all() * 1.7
     };
-    let (value, layout) = program_on(&Mesh::single(), &format!("{name}_value"), args, |g, xs| {
+    let (value, layout) = program_on(mesh, &format!("{name}_value"), args, |g, xs| {
         vec![loss(g, xs)]
     });
-    let gradients = run(&format!("{name}_grad"), args, |g, xs| {
+    let gradients = run_on(mesh, &format!("{name}_grad"), args, |g, xs| {
         let wrt: Vec<&Tensor> = xs.iter().collect();
         g.grad(&loss(g, xs), &wrt)
     });

@@ -5,6 +5,8 @@ mod check;
 mod control;
 mod derivatives;
 mod golden;
+mod kernels;
+mod manual;
 mod mesh;
 mod random_graphs;
 mod remat;

@@ -1,0 +1,161 @@
+//! Calls of functions of this process, for what XLA's own code for the CPU does badly.
+//!
+//! A kernel runs on the CPU only, and on data that one device holds. Everywhere else the *portable form* is written, a
+//! region that computes the same from operations. Neither is differentiated: a kernel is used inside of
+//! [`Graph::custom_vjp`], which gives its derivative.
+
+use ferrotune_pjrt::{Attribute, Kernel, Platform};
+
+use crate::arena::{Arena, Graph, RegionId};
+use crate::emit::Emitter;
+use crate::liveness::Live;
+use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::ops::list;
+use crate::tensor::Tensor;
+use crate::tensor_type::TensorType;
+
+/// Constants of a call, by name.
+pub type Attributes = [(&'static str, Attribute)];
+
+/// A kernel together with what must be known of it before it runs.
+pub struct KernelRule {
+    /// The function.
+    pub kernel: Kernel,
+    /// Types of its results for types of its operands and for attributes, checked once, when a call is traced. An error
+    /// says which of them is wrong and why.
+    pub infer: fn(&[TensorType], &Attributes) -> Result<Vec<TensorType>, String>,
+    /// Work of one call, from the types of operands and results.
+    pub cost: fn(&[TensorType], &[TensorType]) -> Cost,
+}
+
+/// Operands: those of the kernel, then captures of the portable form.
+struct KernelCall {
+    rule: &'static KernelRule,
+    attributes: Vec<(&'static str, Attribute)>,
+    operands: usize,
+    /// Whether the operands are whole on each device, so that it may call the kernel by itself.
+    local: bool,
+    portable: RegionId,
+}
+
+impl std::fmt::Debug for KernelCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "kernel `{}` {:?}",
+            self.rule.kernel.name, self.attributes
+        )
+    }
+}
+
+impl KernelCall {
+    fn write_call(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
+        out.needs_kernel(&self.rule.kernel);
+        let attributes: String = self
+            .attributes
+            .iter()
+            .map(|(name, value)| format!(", {name} = {}", value.to_mlir()))
+            .collect();
+        let types = |types: &[TensorType]| {
+            let types: Vec<String> = types.iter().map(TensorType::to_string).collect();
+            types.join(", ")
+        };
+        // Without layouts, XLA hands over whatever order it finds best. Kernels read row-major arrays.
+        out.assign_many(
+            site.output_types.len(),
+            format!(
+                "stablehlo.custom_call @ferrotune_kernel({}) {{api_version = 4 : i32, backend_config = {{kernel = \"{}\"{attributes}}}, \
+                 operand_layouts = {}, result_layouts = {}}} : ({}) -> ({})",
+                site.inputs[..self.operands].join(", "),
+                self.rule.kernel.name,
+                row_major(&site.input_types[..self.operands]),
+                row_major(&site.output_types),
+                types(&site.input_types[..self.operands]),
+                types(&site.output_types),
+            ),
+        )
+    }
+}
+
+/// `[dense<[1, 0]> : tensor<2xindex>]`, minor dimension first.
+fn row_major(types: &[TensorType]) -> String {
+    let layout = |ty: &TensorType| {
+        let order: Vec<usize> = (0..ty.rank()).rev().collect();
+        format!("dense<{}> : tensor<{}xindex>", list(&order), ty.rank())
+    };
+    let layouts: Vec<String> = types.iter().map(layout).collect();
+    format!("[{}]", layouts.join(", "))
+}
+
+impl Op for KernelCall {
+    fn name(&self) -> &str {
+        self.rule.kernel.name
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        (self.rule.infer)(&inputs[..self.operands], &self.attributes)
+    }
+
+    fn vjp(&self, _: &VjpContext) -> Gradient {
+        Gradient::Refused("a kernel has no derivative of its own; give it one with custom_vjp")
+    }
+
+    fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
+        if out.platform() == Platform::Cpu && (self.local || out.device_count() == 1) {
+            out.chose("kernels of this process are called");
+            return self.write_call(out, site);
+        }
+        out.chose("kernels are written in their portable form");
+        let live = Live::of_results(out.arena(), self.portable, &site.live_outputs);
+        out.inline(self.portable, &site.inputs, &live, &site.live_outputs)
+    }
+
+    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        (self.rule.cost)(&inputs[..self.operands], outputs)
+    }
+
+    fn regions(&self) -> Vec<RegionId> {
+        vec![self.portable]
+    }
+
+    fn verify(&self, arena: &Arena, inputs: &[TensorType]) -> Result<(), String> {
+        arena.check_params(self.portable, inputs)
+    }
+}
+
+impl Graph {
+    /// Calls a kernel on the CPU; elsewhere, and on data that is split over devices, computes `portable(operands)`.
+    ///
+    /// Inside of a region that is manual over all axes of the mesh, every device calls the kernel with its own parts.
+    ///
+    /// # Panics
+    /// When the kernel's rule refuses the operands or the attributes, and when the portable form returns other types.
+    #[track_caller]
+    pub fn kernel(
+        &self,
+        rule: &'static KernelRule,
+        operands: &[&Tensor],
+        attributes: &Attributes,
+        portable: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    ) -> Vec<Tensor> {
+        let types: Vec<TensorType> = operands.iter().map(|t| t.ty()).collect();
+        let region = self.trace_region(&types, portable);
+        let op = KernelCall {
+            rule,
+            attributes: attributes.to_vec(),
+            operands: operands.len(),
+            local: self.is_local(),
+            portable: region.id,
+        };
+        let inputs: Vec<&Tensor> = operands.iter().copied().chain(&region.captures).collect();
+        let results = self.add(op, &inputs);
+        let found: Vec<TensorType> = results.iter().map(Tensor::ty).collect();
+        assert_eq!(
+            found,
+            self.result_types(region.id),
+            "the portable form of the kernel `{}` returns what its rule says",
+            rule.kernel.name
+        );
+        results
+    }
+}
