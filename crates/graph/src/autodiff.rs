@@ -130,7 +130,7 @@ impl Graph {
         let arena = self.0.borrow();
         for id in &arena.regions[self.current_region()].nodes {
             let node = &arena.nodes[*id];
-            if node.inputs.iter().any(|v| active.contains(v)) {
+            if !node.op.stops_gradient() && node.inputs.iter().any(|v| active.contains(v)) {
                 let floats = node
                     .types
                     .iter()

@@ -74,6 +74,11 @@ pub trait Op: fmt::Debug {
         self.cost(arena, inputs, outputs)
     }
 
+    /// True when no cotangent passes, so that results do not count as depending on the operands.
+    fn stops_gradient(&self) -> bool {
+        false
+    }
+
     /// The name given by [`Tensor::named`], for policies and dumps.
     fn given_name(&self) -> Option<&str> {
         None

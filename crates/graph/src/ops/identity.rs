@@ -63,6 +63,10 @@ impl Op for StopGradient {
     fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
         Cost::default()
     }
+
+    fn stops_gradient(&self) -> bool {
+        true
+    }
 }
 
 /// A value that was saved for the backward pass: reads the saved copy (operand 1), differentiates through the node that

@@ -157,3 +157,16 @@ fn a_stopped_gradient_is_zero_and_the_rest_flows() {
     });
     assert_eq!(out[0], x);
 }
+
+#[test]
+fn behind_a_stopped_gradient_stands_what_has_none() {
+    let x = noise(&[3], 25, true);
+    let out = crate::check::run("stop_while", std::slice::from_ref(&x), |g, x| {
+        let limit = g.scalar(50.0, DType::F64);
+        let state = vec![x[0].stop_gradient()];
+        let scale = g.while_loop(state, |s| s[0].sum_all().lt(&limit), |s| vec![&s[0] * 2.0]);
+        let y = (&x[0] * &scale[0]).sum_all();
+        vec![g.grad(&y, &[&x[0]]).remove(0), scale[0].clone()]
+    });
+    assert_eq!(out[0], out[1]);
+}

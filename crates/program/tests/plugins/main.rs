@@ -1,5 +1,6 @@
-//! Programs compiled for TPU slices, without one. Needs the TPU plugin, which is fetched once.
+//! Programs through several compilers; for TPU slices, without one. Needs the plugins, which are fetched once.
 
+mod corpus;
 mod cost;
 mod offload;
 
@@ -12,11 +13,13 @@ use ferrotune_program::{Builder, Layout, Leaf};
 /// A slice of four chips, eight devices.
 fn tpu7x() -> &'static Topology {
     static TOPOLOGY: OnceLock<Topology> = OnceLock::new();
-    TOPOLOGY.get_or_init(|| {
-        let plugin = Plugin::tpu(&mut |line| eprintln!("{line}"))
-            .expect("the TPU plugin is needed for these tests");
-        Topology::named(&plugin, "tpu7x:2x2x1").expect("a slice of four chips")
-    })
+    TOPOLOGY.get_or_init(|| topology("tpu7x:2x2x1"))
+}
+
+fn topology(name: &str) -> Topology {
+    let plugin = Plugin::tpu(&mut |line| eprintln!("{line}"))
+        .expect("the TPU plugin is needed for these tests");
+    Topology::named(&plugin, name).expect("a slice of four chips")
 }
 
 /// Traces `f` of arguments with these types for one device.
