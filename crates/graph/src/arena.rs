@@ -206,9 +206,12 @@ impl Graph {
             .expect("the root region is always open")
     }
 
-    /// Adds a node and returns its results.
+    /// Adds a node and returns its results. The operation may be one of your own.
+    ///
+    /// # Panics
+    /// When the operation's `infer` refuses the operands: the message has its reason, the scope and the operands' types.
     #[track_caller]
-    pub(crate) fn add(&self, op: impl Op + 'static, inputs: &[&Tensor]) -> Vec<Tensor> {
+    pub fn add(&self, op: impl Op + 'static, inputs: &[&Tensor]) -> Vec<Tensor> {
         self.add_shared(Rc::new(op), inputs)
     }
 

@@ -22,3 +22,8 @@ pub use dump::dump_to;
 pub use group::Group;
 pub use layout::{Layout, Leaf};
 pub use program::{Argument, Builder, Error, Program};
+
+/// The chapter in `docs`, so that its programs are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/from-scratch.md")]
+struct FromScratch;
