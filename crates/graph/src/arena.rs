@@ -416,18 +416,6 @@ impl Graph {
         self.0.borrow_mut().regions[region].manual = Some(scope);
     }
 
-    /// Results of a closed region.
-    pub(crate) fn region_results(&self, region: RegionId) -> Vec<Tensor> {
-        let results = self.0.borrow().regions[region].results.clone();
-        results
-            .into_iter()
-            .map(|value| Tensor {
-                graph: self.clone(),
-                value,
-            })
-            .collect()
-    }
-
     /// Repeats a closed body in the current region, with `args` for its parameters (captures included).
     ///
     /// `recall` may replace a value of the body by a saved copy: later nodes then read the copy, while derivatives still

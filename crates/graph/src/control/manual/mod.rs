@@ -135,8 +135,10 @@ impl Op for Manual {
             .collect();
         let positions = self.axes.len();
         let wanted: Vec<usize> = {
-            let has_cotangent: Vec<bool> = (0..self.types.len())
-                .map(|k| given.iter().any(|(other, _)| *other == k))
+            // An operand that no such output reads gets no zeros, which would be summed over devices.
+            let has_cotangent: Vec<bool> = cx.cotangents[..self.outputs]
+                .iter()
+                .map(Option::is_some)
                 .collect();
             let read = self.live_inputs(&g.0.borrow(), &has_cotangent, cx.inputs.len());
             (positions..cx.inputs.len())

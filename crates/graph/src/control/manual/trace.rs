@@ -2,7 +2,7 @@
 
 use ferrotune_pjrt::{DType, Mesh, Sharding};
 
-use crate::arena::{Graph, Value};
+use crate::arena::{ClosedRegion, Graph, Value};
 use crate::control::manual::{Manual, ManualScope};
 use crate::remat::Policy;
 use crate::tensor::Tensor;
@@ -22,8 +22,11 @@ fn check_axes(who: &str, axes: &[&str], kind: &str, known: &[String]) {
     for (i, axis) in axes.iter().enumerate() {
         assert!(
             known.iter().any(|k| k == axis),
-            "{who} names the axis `{axis}`, which is not {kind} ({kind}: {})",
-            known.join(", ")
+            "{who} names the axis `{axis}`, which is not {kind}; {}",
+            match known {
+                [] => "there is none".to_owned(),
+                known => format!("there are: {}", known.join(", ")),
+            }
         );
         assert!(
             !axes[..i].contains(axis),
@@ -81,6 +84,65 @@ impl Graph {
         f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     ) -> Vec<Tensor> {
         let mesh = self.mesh();
+        self.check_manual_axes(axes, &mesh);
+        let mut params = vec![TensorType::new(DType::S32, &[1]); axes.len()];
+        let mut operands: Vec<Sharding> = axes
+            .iter()
+            .map(|axis| Sharding {
+                dims: vec![vec![(*axis).to_owned()]],
+            })
+            .collect();
+        for (i, (tensor, sharding)) in inputs.iter().enumerate() {
+            let (who, ty) = (format!("input {i} of `manual`"), tensor.ty());
+            let dims = check_sharding(&who, &ty, sharding, axes, &mesh);
+            params.push(TensorType::new(ty.dtype, &dims));
+            operands.push(sharding.clone());
+        }
+
+        let (region, kept) = self.trace_parts(axes, &params, outputs.len(), keep, f);
+        let captured = region.captures.iter().map(Tensor::rank);
+        operands.extend(captured.map(Sharding::replicated));
+        let parts: Vec<TensorType> = {
+            let arena = self.0.borrow();
+            let values = arena.regions[region.id].results.iter();
+            values.map(|v| arena.value_type(*v).clone()).collect()
+        };
+        let hidden = parts[outputs.len()..].iter().map(|part| {
+            let mut stacked = Sharding::replicated(part.rank());
+            stacked.dims[0] = axes.iter().map(|a| (*a).to_owned()).collect();
+            stacked
+        });
+        let results: Vec<Sharding> = outputs.iter().cloned().chain(hidden).collect();
+        let whole = parts.iter().zip(&results).enumerate();
+        let types = whole.map(|(k, (part, sharding))| joined(k, part, sharding, axes, &mesh));
+
+        let op = Manual {
+            body: region.id,
+            axes: axes.iter().map(|a| (*a).to_owned()).collect(),
+            devices: devices_along(&mesh, axes),
+            operands,
+            types: types.collect(),
+            results,
+            outputs: outputs.len(),
+            kept,
+        };
+        let positions: Vec<Tensor> = axes
+            .iter()
+            .map(|axis| self.iota(DType::S32, &[devices_along(&mesh, &[axis])], 0))
+            .collect();
+        let tensors: Vec<&Tensor> = positions
+            .iter()
+            .chain(inputs.iter().map(|(tensor, _)| *tensor))
+            .chain(&region.captures)
+            .collect();
+        let mut found = self.add(op, &tensors);
+        found.truncate(outputs.len());
+        found
+    }
+
+    /// Refuses axes that the mesh has not got, and a region in a region.
+    #[track_caller]
+    fn check_manual_axes(&self, axes: &[&str], mesh: &Mesh) {
         let known: Vec<String> = mesh.axes().iter().map(|(name, _)| name.clone()).collect();
         check_axes("`manual`", axes, "an axis of the mesh", &known);
         if let Some(outer) = self.manual_axes() {
@@ -89,85 +151,36 @@ impl Graph {
                 outer.join(", ")
             );
         }
+    }
 
-        let split = |axis: &&str| Sharding {
-            dims: vec![vec![(*axis).to_owned()]],
-        };
-        let mut operands: Vec<Sharding> = axes.iter().map(split).collect();
-        let mut params = vec![TensorType::new(DType::S32, &[1]); axes.len()];
-        for (i, (tensor, sharding)) in inputs.iter().enumerate() {
-            let ty = tensor.ty();
-            let dims = check_sharding(
-                &format!("input {i} of `manual`"),
-                &ty,
-                sharding,
-                axes,
-                &mesh,
-            );
-            params.push(TensorType::new(ty.dtype, &dims));
-            operands.push(sharding.clone());
-        }
-
-        let axis_names: Vec<String> = axes.iter().map(|a| (*a).to_owned()).collect();
+    /// Traces the body on parts of the given types; its results are followed by the kept values, which are returned.
+    #[track_caller]
+    fn trace_parts(
+        &self,
+        axes: &[&str],
+        params: &[TensorType],
+        outputs: usize,
+        keep: impl FnOnce(&Graph) -> Vec<Value>,
+        f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    ) -> (ClosedRegion, Vec<Value>) {
         let mut kept = Vec::new();
-        let region = self.trace_region(&params, |args| {
-            let (positions, args) = args.split_at(axes.len());
+        let region = self.trace_region(params, |args| {
+            let (positions, inputs) = args.split_at(axes.len());
             self.open_manual_scope(ManualScope {
-                axes: axis_names.clone(),
+                axes: axes.iter().map(|a| (*a).to_owned()).collect(),
                 positions: positions.iter().map(|t| t.value).collect(),
             });
-            let mut results = f(args);
+            let mut results = f(inputs);
             assert_eq!(
                 results.len(),
-                outputs.len(),
+                outputs,
                 "the body of `manual` returns one tensor per output sharding"
             );
             kept = self.choose(&Policy::keep_all(), &[]).others;
             results.extend(kept.iter().map(|k| self.kept_part(k.value)));
             results
         });
-
-        let mut results = outputs.to_vec();
-        let mut types = Vec::new();
-        for (k, value) in self.region_results(region.id).into_iter().enumerate() {
-            let part = value.ty();
-            let who = format!("output {k} of `manual`");
-            if k >= outputs.len() {
-                let mut stacked = Sharding::replicated(part.rank());
-                stacked.dims[0].clone_from(&axis_names);
-                results.push(stacked);
-            }
-            types.push(joined_type(&who, &part, &results[k], axes, &mesh));
-        }
-        operands.extend(
-            region
-                .captures
-                .iter()
-                .map(|t| Sharding::replicated(t.rank())),
-        );
-
-        let positions: Vec<Tensor> = axes
-            .iter()
-            .map(|a| self.iota(DType::S32, &[devices_along(&mesh, &[a])], 0))
-            .collect();
-        let tensors: Vec<&Tensor> = positions
-            .iter()
-            .chain(inputs.iter().map(|(tensor, _)| *tensor))
-            .chain(&region.captures)
-            .collect();
-        let op = Manual {
-            body: region.id,
-            axes: axis_names,
-            devices: devices_along(&mesh, axes),
-            operands,
-            results,
-            outputs: outputs.len(),
-            kept,
-            types,
-        };
-        let mut found = self.add(op, &tensors);
-        found.truncate(outputs.len());
-        found
+        (region, kept)
     }
 
     /// A value as one element of the array that stacks it over all devices.
@@ -250,10 +263,10 @@ impl Graph {
     }
 }
 
-/// The type of the array whose parts have type `part`.
+/// The type of result `k`, whose parts have type `part`.
 #[track_caller]
-fn joined_type(
-    who: &str,
+fn joined(
+    k: usize,
     part: &TensorType,
     sharding: &Sharding,
     axes: &[&str],
@@ -264,6 +277,12 @@ fn joined_type(
         let parts = split.iter().filter_map(|axis| mesh.axis_size(axis));
         *size *= parts.product::<usize>();
     }
-    check_sharding(who, &whole, sharding, axes, mesh);
+    check_sharding(
+        &format!("output {k} of `manual`"),
+        &whole,
+        sharding,
+        axes,
+        mesh,
+    );
     whole
 }

@@ -1,9 +1,9 @@
 //! Every collective, along every kind of axes, gives the values and gradients of sums and moves of blocks.
 
-use ferrotune_graph::{DType, Mesh, Tensor};
+use ferrotune_graph::{DType, HostArray, Mesh, Tensor};
 
-use super::{blocks, compare, mesh, rows, size, split};
-use crate::check::noise;
+use super::{assert_equal, blocks, compare, mesh, rows, size, split};
+use crate::check::{noise, run_on};
 
 /// Meshes, the axes that are manual on them, and those that collectives work along.
 fn cases() -> Vec<(Mesh, Vec<&'static str>, Vec<&'static str>)> {
@@ -185,5 +185,44 @@ fn parts_sent_along_an_axis() {
                 vec![rows(&ring.square()), rows(&(shifted + 0.5).square())]
             },
         );
+    }
+}
+
+/// In f32 to rounding, and in bf16 with sums that are exact.
+#[test]
+fn narrow_numbers_are_exchanged() {
+    let mesh = mesh(&[2, 2]);
+    let run = |mesh: &Mesh, regional: bool, dtype: DType, args: &[HostArray]| {
+        run_on(mesh, "narrow", args, |g, x| {
+            let axes = ["x", "y"];
+            let f = |x: &Tensor| {
+                if !regional {
+                    return vec![x.square(), blocks(x, 4).sum(&[0])];
+                }
+                let parts = split(&["x y", ""]);
+                let results = [parts.clone(), split(&["", "x y"])];
+                g.manual(&axes, &[(x, parts)], &results, |p| {
+                    let whole = p[0].all_gather(&axes, 0).all_to_all(&axes, 0, 1);
+                    let mine = whole.all_to_all(&axes, 1, 0).reduce_scatter(&axes, 0) * 0.25;
+                    vec![
+                        mine.square(),
+                        p[0].all_reduce(&axes).reduce_scatter(&axes, 1) * 0.25,
+                    ]
+                })
+            };
+            let narrow = x[0].convert(dtype);
+            let y = f(&narrow);
+            let loss = y.iter().map(|y| y.sum_all()).reduce(|a, b| a + b).unwrap();
+            let d = g.grad(&loss, &[&x[0]]);
+            y.iter().chain(&d).map(|t| t.convert(DType::F64)).collect()
+        })
+    };
+    let counted: Vec<f64> = (0..64).map(|i| f64::from(i % 5 - 2)).collect();
+    let exact = [HostArray::from_slice(&[8, 8], &counted).unwrap()];
+    let noisy = [noise(&[8, 8], 1, false)];
+    for (dtype, args, tolerance) in [(DType::F32, &noisy, 1e-6), (DType::BF16, &exact, 0.0)] {
+        let found = run(&mesh, true, dtype, args);
+        let expected = run(&Mesh::single(), false, dtype, args);
+        assert_equal(&format!("{dtype}"), &found, &expected, tolerance);
     }
 }

@@ -210,7 +210,7 @@ fn an_integer_input_picks_on_every_device() {
     let table = noise(&[4, 3], 1, false);
     let mesh = mesh(&[2, 2]);
     let run = |mesh: &Mesh, regional: bool| {
-        run_on(mesh, "ids", &[table.clone()], |g, x| {
+        run_on(mesh, "ids", std::slice::from_ref(&table), |g, x| {
             let ids = g.constant(ids.clone()) + 0.0;
             values_and_gradients(g, x, |x| {
                 if regional {
@@ -363,4 +363,39 @@ fn finite_differences_through_a_region() {
             .remove(0)
         });
     }
+}
+
+#[test]
+fn the_derivative_of_a_region_is_differentiated_again() {
+    let args = [noise(&[4, 2], 1, false), noise(&[2], 2, false)];
+    derivative_on(&mesh(&[2]), "twice", &args, |g, x| {
+        let inputs = [(&x[0], split(&["x", ""])), (&x[1], split(&[""]))];
+        let y = g.manual(&["x"], &inputs, &[split(&["x", ""]), split(&[""])], |p| {
+            let mean = (&p[0] * &p[1]).sin().sum(&[0]).all_reduce(&["x"]) / 4.0;
+            vec![&p[0] * &mean, mean * &p[1]]
+        });
+        let loss = y[0].square().sum_all() + y[1].sum_all();
+        g.grad(&loss, &[&x[1]]).remove(0)
+    });
+}
+
+#[test]
+fn a_derivative_inside_of_a_region_is_that_of_the_sum_over_devices() {
+    let local = |h: &Tensor, total: &Tensor| (h.tanh() * total).sum_all();
+    compare(
+        "gradient inside",
+        &mesh(&[4]),
+        &[noise(&[8, 3], 1, false)],
+        |g, x| {
+            let parts = split(&["x", ""]);
+            g.manual(&["x"], &[(&x[0], parts.clone())], &[parts], |p| {
+                let total = p[0].square().sum(&[0]).all_reduce(&["x"]);
+                g.grad(&local(&p[0], &total), &[&p[0]])
+            })
+        },
+        |g, x| {
+            let total = x[0].square().sum(&[0]);
+            g.grad(&local(&x[0], &total), &[&x[0]])
+        },
+    );
 }

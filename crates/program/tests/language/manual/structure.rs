@@ -94,6 +94,51 @@ fn a_region_over_one_device_is_written_inline() {
 }
 
 #[test]
+fn shardings_are_open_where_axes_are_automatic_and_closed_elsewhere() {
+    let args = [noise(&[8, 4], 1, false), noise(&[4, 3], 2, false)];
+    let fully = text(&mesh(&[2]), &args, |g, x| vec![gathered_product(g, x)]);
+    assert!(
+        fully.contains("in_shardings=[<@mesh, [{\"x\"}, {}]>, <@mesh, [{\"x\"}, {}]>]"),
+        "{fully}"
+    );
+    let partly = text(&mesh(&[2, 1, 2]), &args, |g, x| {
+        vec![gathered_product(g, x)]
+    });
+    assert!(
+        partly.contains("out_shardings=[<@mesh, [{\"x\", ?}, {?}]>] manual_axes={\"x\", \"y\"}"),
+        "{partly}"
+    );
+}
+
+#[test]
+fn an_automatic_axis_splits_the_memory_of_a_region() {
+    let large = [noise(&[512, 512], 1, false)];
+    let temporary = |mesh: &Mesh| {
+        let (program, _) = program_on(mesh, "memory", &large, |g, x| {
+            let x = x[0].shard(&["_", "split2"]).exp();
+            let parts = split(&["x", ""]);
+            let y = g.manual(&["x"], &[(&x, parts.clone())], &[parts], |p| {
+                let (c, _) = g.scan(
+                    Policy::Recompute,
+                    vec![p[0].clone()],
+                    vec![],
+                    3,
+                    |_, c, _| (vec![(&c[0] * 2.0).tanh()], vec![]),
+                );
+                c
+            });
+            vec![y[0].sum_all()]
+        });
+        program.memory().temp
+    };
+    let (one, two) = (temporary(&mesh(&[2, 1])), temporary(&mesh(&[2, 2])));
+    assert!(
+        two < one * 2 / 3,
+        "{two} bytes on four devices, {one} on two"
+    );
+}
+
+#[test]
 fn every_collective_has_a_channel_of_its_own() {
     let written = text(&mesh(&[2]), &[noise(&[8], 1, false)], |g, x| {
         let parts = split(&["x"]);
@@ -216,8 +261,12 @@ macro_rules! refused {
 }
 
 refused! {
-    an_axis_that_the_mesh_has_not: "names the axis `q`, which is not an axis of the mesh (an axis of the mesh: x, y)"
+    an_axis_that_the_mesh_has_not: "names the axis `q`, which is not an axis of the mesh; there are: x, y"
         => traced(&["q"], &["", ""], |_, x| x.clone());
+    an_axis_where_there_is_none: "which is not an axis of the mesh; there is none" => {
+        let g = Graph::new("refused", Mesh::single(), Rules::default());
+        g.manual(&["x"], &[], &[], |_| vec![])
+    };
     an_axis_named_twice: "names the axis `x` twice" => traced(&["x", "x"], &["", ""], |_, x| x.clone());
     an_axis_that_splits_two_dimensions: "uses axis 'x' more than once" => traced(&["x"], &["x", "x"], |_, x| x.clone());
     an_automatic_axis_in_a_sharding: "the sharding of input 0 of `manual` names the axis `y`, which is not"
@@ -227,7 +276,7 @@ refused! {
     a_sharding_of_another_rank: "the sharding has 1 dimensions but the array has 2"
         => traced(&["x"], &["x"], |_, x| x.clone());
     a_result_of_another_rank: "output 0 of `manual`" => traced(&["x"], &["x", ""], |_, x| x.sum(&[1]));
-    a_collective_over_an_automatic_axis: "`all_reduce` names the axis `y`, which is not manual here (manual here: x)"
+    a_collective_over_an_automatic_axis: "`all_reduce` names the axis `y`, which is not manual here; there are: x"
         => traced(&["x"], &["", ""], |_, x| x.all_reduce(&["y"]));
     a_collective_over_an_axis_twice: "`all_gather` names the axis `x` twice"
         => traced(&["x"], &["", ""], |_, x| x.all_gather(&["x", "x"], 0));
