@@ -94,18 +94,13 @@ impl Op for Cond {
             site.inputs[0]
         ));
         let captures = self.split(&site.inputs);
-        for branch in 0..2 {
-            if branch == 1 {
+        for (i, (branch, captures)) in self.branches.iter().zip(captures).enumerate() {
+            if i == 1 {
                 out.raw("}, {\n");
             }
-            let live = Live::of_results(out.arena(), self.branches[branch], &site.live_outputs);
-            let names = out.inline(
-                self.branches[branch],
-                captures[branch],
-                &live,
-                &site.live_outputs,
-            );
-            let names: Vec<String> = names.into_iter().filter(|n| !n.is_empty()).collect();
+            let live = Live::of_results(out.arena(), *branch, &site.live_outputs);
+            let mut names = out.inline(*branch, captures, &live, &site.live_outputs);
+            names.retain(|name| !name.is_empty());
             out.raw(&format!(
                 "stablehlo.return {} : {types}\n",
                 names.join(", ")

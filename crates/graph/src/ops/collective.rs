@@ -114,7 +114,7 @@ impl Op for Collective {
         let Some(kind) = self.kind.transposed() else {
             return Gradient::Refused(
                 "the device that holds the largest value is not known to the others; \
-                 where the maximum cancels, as in a softmax, call stop_gradient on the result",
+                 where the maximum cancels, as in a softmax, call stop_gradient on it or on its operand",
             );
         };
         let transposed = Self {
@@ -275,7 +275,7 @@ impl Tensor {
     }
 
     /// The largest over the devices along `axes`, on each of them. It has no derivative: use
-    /// [`stop_gradient`](Self::stop_gradient) on the result.
+    /// [`stop_gradient`](Self::stop_gradient) on the result or on its operand.
     ///
     /// # Panics
     /// As [`Self::all_reduce`].

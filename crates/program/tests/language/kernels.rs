@@ -140,7 +140,7 @@ fn each_device_calls_the_kernel_on_its_own_part_of_a_manual_region() {
         let result = g.manual(
             axes,
             &[(&x[0], split.clone()), (&x[1], split.clone())],
-            &[split.clone()],
+            std::slice::from_ref(split),
             |part| vec![differentiable(g, &part[0], &part[1], 3)],
         );
         let y = &result[0];

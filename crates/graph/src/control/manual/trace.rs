@@ -4,7 +4,7 @@ use ferrotune_pjrt::{DType, Mesh, Sharding};
 
 use crate::arena::{ClosedRegion, Graph, Value};
 use crate::control::manual::{Manual, ManualScope};
-use crate::remat::Policy;
+use crate::remat::{Kept, Policy};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -99,14 +99,10 @@ impl Graph {
             operands.push(sharding.clone());
         }
 
-        let (region, kept) = self.trace_parts(axes, &params, outputs.len(), keep, f);
+        let (region, kept) = self.trace_parts(axes, &params, outputs.len(), f);
         let captured = region.captures.iter().map(Tensor::rank);
         operands.extend(captured.map(Sharding::replicated));
-        let parts: Vec<TensorType> = {
-            let arena = self.0.borrow();
-            let values = arena.regions[region.id].results.iter();
-            values.map(|v| arena.value_type(*v).clone()).collect()
-        };
+        let parts = self.result_types(region.id);
         let hidden = parts[outputs.len()..].iter().map(|part| {
             let mut stacked = Sharding::replicated(part.rank());
             stacked.dims[0] = axes.iter().map(|a| (*a).to_owned()).collect();
@@ -160,9 +156,8 @@ impl Graph {
         axes: &[&str],
         params: &[TensorType],
         outputs: usize,
-        keep: impl FnOnce(&Graph) -> Vec<Value>,
         f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-    ) -> (ClosedRegion, Vec<Value>) {
+    ) -> (ClosedRegion, Vec<Kept>) {
         let mut kept = Vec::new();
         let region = self.trace_region(params, |args| {
             let (positions, inputs) = args.split_at(axes.len());

@@ -119,7 +119,7 @@ fn an_automatic_axis_splits_the_memory_of_a_region() {
             let parts = split(&["x", ""]);
             let y = g.manual(&["x"], &[(&x, parts.clone())], &[parts], |p| {
                 let (c, _) = g.scan(
-                    Policy::Recompute,
+                    Policy::recompute(),
                     vec![p[0].clone()],
                     vec![],
                     3,
@@ -299,7 +299,7 @@ refused! {
         let g = Graph::new("refused", mesh(&[2]), Rules::default());
         g.manual(&["x"], &[], &[], |_| vec![g.scalar(1.0, DType::F32)])
     };
-    the_derivative_of_the_largest: "call stop_gradient on the result" => {
+    the_derivative_of_the_largest: "call stop_gradient on it" => {
         let g = Graph::new("refused", mesh(&[2]), rules());
         let x = g.input("x", DType::F32, &[4], &["_"]);
         let y = g.manual(&["x"], &[(&x, split(&["x"]))], &[split(&[""])], |p| vec![p[0].all_reduce_max(&["x"])]);
