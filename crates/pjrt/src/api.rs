@@ -175,6 +175,11 @@ pub(crate) struct Event {
     raw: *mut abi::RawEvent,
 }
 
+// SAFETY: the PJRT C API allows events to be used from any thread at once.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
 impl Event {
     /// # Safety
     /// `raw` must be null (an event that has already happened) or a live event of this plugin that nobody else destroys.

@@ -7,6 +7,7 @@ use crate::{
     abi::{self, RawBuffer},
     api::{Api, Event},
     client::ClientInner,
+    kernel::Watch,
     placement::Placement,
 };
 
@@ -17,6 +18,8 @@ pub struct Array {
     spec: Arc<ArraySpec>,
     mesh: Mesh,
     buffers: Box<[Buffer]>,
+    /// The run that it comes from, if that calls kernels.
+    watch: Option<Arc<Watch>>,
     // Last: buffers must be destroyed before their client.
     client: Arc<ClientInner>,
 }
@@ -65,7 +68,13 @@ impl Array {
             .iter()
             .map(|buffer| buffer.ready()?.wait())
             .collect();
-        results.into_iter().collect()
+        results.into_iter().collect::<Result<()>>()?;
+        self.check_run()
+    }
+
+    /// Whether the run that it comes from is known to have failed, though XLA thinks otherwise.
+    pub(crate) fn check_run(&self) -> Result<()> {
+        self.watch.as_ref().map_or(Ok(()), |watch| watch.check())
     }
 
     /// Whether the values are there (or have failed to come), without waiting.
@@ -123,6 +132,7 @@ impl Array {
         // All of them are waited for before any error is returned: a transfer still running writes into our memory.
         let results: Vec<Result<()>> = transfers.into_iter().map(|event| event?.wait()).collect();
         results.into_iter().collect::<Result<()>>()?;
+        self.check_run()?;
         for (device, own) in parts {
             if let Some(bytes) = own {
                 placement.paste(device, element, &bytes, host.bytes_mut());
@@ -140,6 +150,7 @@ impl Array {
         spec: &Arc<ArraySpec>,
         mesh: &Mesh,
         raw: impl Iterator<Item = *mut RawBuffer>,
+        watch: Option<Arc<Watch>>,
     ) -> Array {
         let buffers = raw
             .map(|raw| Buffer {
@@ -151,6 +162,7 @@ impl Array {
             spec: Arc::clone(spec),
             mesh: mesh.clone(),
             buffers,
+            watch,
             client: Arc::clone(client),
         }
     }
@@ -251,6 +263,7 @@ pub(crate) fn upload(
         spec,
         mesh: mesh.clone(),
         buffers: buffers.into(),
+        watch: None,
         client: Arc::clone(client),
     })
 }

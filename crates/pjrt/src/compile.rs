@@ -47,6 +47,7 @@ pub(crate) fn compile(client: &Arc<ClientInner>, module: &Module) -> Result<Exec
         mesh: module.mesh.clone(),
         args: module.args.clone(),
         results: module.results.clone(),
+        kernels: module.kernels.as_slice().into(),
         from_cache,
     })
 }

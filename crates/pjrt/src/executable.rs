@@ -3,9 +3,11 @@
 use std::{fmt, ptr, sync::Arc};
 
 use crate::{
-    ArgSpec, Array, ArraySpec, Error, Mesh, Result,
-    abi::{self, RawBuffer, RawLoaded},
+    ArgSpec, Array, ArraySpec, Error, Kernel, Mesh, Result,
+    abi::{self, RawBuffer, RawEvent, RawLoaded},
+    api::Event,
     client::ClientInner,
+    kernel::Watch,
 };
 
 /// An argument of [`Executable::run`].
@@ -36,6 +38,7 @@ pub struct Executable {
     pub(crate) mesh: Mesh,
     pub(crate) args: Vec<ArgSpec>,
     pub(crate) results: Vec<Arc<ArraySpec>>,
+    pub(crate) kernels: Arc<[&'static Kernel]>,
     pub(crate) memory: MemoryStats,
     pub(crate) from_cache: bool,
 }
@@ -142,7 +145,8 @@ impl Executable {
     /// Failures while running appear when a result is waited for or read.
     ///
     /// # Errors
-    /// [`Error::ArgCount`] and [`Error::ArgMismatch`] before anything runs; [`Error::Xla`] when the program cannot start.
+    /// [`Error::ArgCount`] and [`Error::ArgMismatch`] before anything runs; [`Error::Xla`] when the program cannot start, or when an
+    /// argument is known to come from a run that failed.
     pub fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Array>> {
         let kept = self.check(&args)?;
         let devices = self.mesh.device_count();
@@ -152,13 +156,14 @@ impl Executable {
             inputs.extend(args.iter().map(|arg| arg.array().raw(device)));
         }
         let mut outputs: Vec<*mut RawBuffer> = vec![ptr::null_mut(); devices * self.results.len()];
-        self.execute(&mut inputs, &mut outputs, &kept)?;
+        let watch = Watch::begin(&self.kernels, devices);
+        self.execute(&mut inputs, &mut outputs, &kept, watch.as_deref())?;
         let results = self.results.len();
         let arrays = self.results.iter().enumerate().map(|(index, spec)| {
             let raw = (0..devices).map(|device| outputs[device * results + index]);
             // SAFETY: a successful execution filled every slot with a buffer that is ours; `compile` has checked that
             // result `index` is what `spec` says.
-            unsafe { Array::from_raw(&self.raw.client, spec, &self.mesh, raw) }
+            unsafe { Array::from_raw(&self.raw.client, spec, &self.mesh, raw, watch.clone()) }
         });
         // `args` are dropped at the end: moved arrays go, whether or not the program took their memory.
         Ok(arrays.collect())
@@ -201,6 +206,7 @@ impl Executable {
                     array.spec().to_string(),
                 ));
             }
+            array.check_run()?;
             if expected.donated && matches!(arg, Arg::Borrowed(_)) {
                 kept.push(index as i64);
             }
@@ -225,6 +231,7 @@ impl Executable {
         inputs: &mut [*mut RawBuffer],
         outputs: &mut [*mut RawBuffer],
         kept: &[i64],
+        watch: Option<&Watch>,
     ) -> Result<()> {
         let (devices, client) = (self.mesh.device_count(), &self.raw.client);
         let (num_args, num_results) = (self.args.len(), self.results.len());
@@ -247,6 +254,10 @@ impl Executable {
         (call.argument_lists, call.num_devices, call.num_args) =
             (input_rows.as_ptr(), devices, num_args);
         call.output_lists = output_rows.as_ptr();
+        let mut done: Vec<*mut RawEvent> = vec![ptr::null_mut(); devices];
+        if watch.is_some() {
+            call.device_complete_events = done.as_mut_ptr();
+        }
         // A poisoned lock means that another thread panicked between launches, which leaves nothing behind.
         let _order = (devices > 1).then(|| {
             client
@@ -256,7 +267,17 @@ impl Executable {
         });
         // SAFETY: the executable and all arguments are live buffers of one client, checked against what the program takes;
         // both matrices have `devices` rows of the program's own widths; everything outlives the call.
-        unsafe { client.api.call(&mut call) }
+        let result = unsafe { client.api.call(&mut call) };
+        if let Some(watch) = watch {
+            if result.is_err() {
+                // The plugin has made no events.
+                done.clear();
+            }
+            // SAFETY: the plugin has made these events for us, one per device.
+            let event = |raw| unsafe { Event::new(client.api, raw) };
+            watch.started(done.into_iter().map(event).collect());
+        }
+        result
     }
 }
 

@@ -3,11 +3,13 @@
 mod attributes;
 mod call;
 mod handler;
+mod watch;
 
 use std::fmt;
 
 pub use call::{KernelCall, KernelInput, KernelOutput};
 pub(crate) use handler::{check_platform, prepare};
+pub(crate) use watch::Watch;
 
 /// A function that programs may call through XLA's foreign function interface, on the CPU only.
 ///
@@ -20,12 +22,12 @@ pub(crate) use handler::{check_platform, prepare};
 /// ```
 ///
 /// The function must not keep anything between calls: several devices call it at once. Outside of a manual region
-/// (`sdy.manual_computation`) every device calls it with the whole arrays. On a mesh, a call that fails on some devices only leaves
-/// the others waiting in the program's next collective.
+/// (`sdy.manual_computation`) every device calls it with the whole arrays.
 pub struct Kernel {
     /// A name that is unique in the process.
     pub name: &'static str,
-    /// Reads the inputs, fills the outputs. An error, or a panic, becomes the error of the run.
+    /// Reads the inputs, fills the outputs. An error, or a panic, becomes the error of the run: on one device at once, on a mesh when
+    /// a result is waited for. There, runs of the same kernel that are under way at that moment share the failure.
     pub run: fn(&mut KernelCall<'_>) -> Result<(), String>,
 }
 

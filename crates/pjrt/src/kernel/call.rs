@@ -235,6 +235,16 @@ impl<'a> KernelCall<'a> {
         })
     }
 
+    /// Fills the outputs of a failed call, so that nobody takes them for results: with non-numbers where there are any.
+    pub(super) fn poison(&mut self) {
+        for output in &mut self.outputs {
+            // All bits set is a non-number in every floating-point type; zero is a harmless index and a truth value.
+            output
+                .bytes
+                .fill(if output.dtype.is_float() { 0xff } else { 0 });
+        }
+    }
+
     /// XLA takes other bytes than 0 and 1 for truth values without asking, and computes nonsense.
     pub(super) fn check_truth_values(&self) -> Result<(), String> {
         let truth = self

@@ -9,7 +9,7 @@ use std::{
     sync::{LazyLock, RwLock},
 };
 
-use super::{Kernel, KernelCall, attributes::Attributes};
+use super::{Kernel, KernelCall, attributes::Attributes, watch};
 use crate::{
     Error, Module, Platform, Result,
     abi::ffi::{self, CallFrame, Extension, MetadataExtension, RawFfiError},
@@ -129,10 +129,17 @@ unsafe fn run(frame: &CallFrame) -> Result<(), String> {
     // SAFETY: passed on to the caller.
     let mut call = unsafe { KernelCall::of(frame) }.map_err(named)?;
     let result = panic::catch_unwind(AssertUnwindSafe(|| (kernel.run)(&mut call)));
-    result
+    let result = result
         .unwrap_or_else(|payload| Err(format!("panicked: {}", words_of(&*payload))))
         .and_then(|()| call.check_truth_values())
-        .map_err(named)
+        .map_err(named);
+    match result {
+        Err(message) if watch::keep(kernel, &message) => {
+            call.poison();
+            Ok(())
+        }
+        result => result,
+    }
 }
 
 /// What a panic said, if it was words.

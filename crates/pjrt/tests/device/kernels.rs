@@ -1,10 +1,14 @@
 //! Functions of this process, called from programs on the CPU.
 
-use std::{ffi::OsStr, sync::Arc, thread};
+use std::{
+    ffi::OsStr,
+    sync::{Arc, Mutex},
+    thread,
+};
 
 use ferrotune_pjrt::{
-    Arg, Array, ArraySpec, Attribute, Client, DType, Error, HostArray, Kernel, KernelCall, Mesh,
-    Module, PinnedPlugin, Plugin, Topology,
+    Arg, Array, ArraySpec, Attribute, Client, DType, Error, Executable, HostArray, Kernel,
+    KernelCall, Mesh, Module, PinnedPlugin, Plugin, Topology,
 };
 use half::bf16;
 
@@ -324,7 +328,7 @@ on_both_plugins! {
 
     fn every_device_calls_with_its_part(plugin) {
         let client = client(plugin, 8);
-        let program = sharded(&client);
+        let program = all_reduced(&client, &AFFINE, &affine(2.0, 1));
         let x = upload(&client, &counting(&[8, 5]), &program.args()[0].spec, program.mesh());
         // Twice the column sums of the rows 0..8, each shifted by 1.
         let expected: Vec<f32> = (0..8).flat_map(|_| (0..5).map(|c| 2.0 * (8 * c + 140) as f32 + 8.0)).collect();
@@ -352,6 +356,10 @@ on_both_plugins! {
         });
     }
 
+    fn a_failure_on_one_device_does_not_leave_the_others_waiting(plugin) {
+        one_device_fails(plugin);
+    }
+
     fn a_program_from_the_cache_finds_its_kernels(plugin) {
         let cache = tempfile::tempdir().expect("a folder");
         for from_cache in [false, true] {
@@ -375,12 +383,74 @@ on_both_plugins! {
     }
 }
 
-/// x + (the sum over all devices of 2 x + 1), row by row, less x: a call and a collective on eight devices.
-fn sharded(client: &Client) -> ferrotune_pjrt::Executable {
+/// Fails where a row begins with the number in the attribute.
+static PICKY: Kernel = Kernel {
+    name: "picky",
+    run: |call| {
+        let n = call.integer("n")? as f32;
+        let (inputs, outputs) = call.parts();
+        let (x, y) = (
+            inputs[0].as_slice::<f32>()?,
+            outputs[0].as_mut_slice::<f32>()?,
+        );
+        y.copy_from_slice(x);
+        assert!(x[0] != n, "not {n}");
+        Ok(())
+    },
+};
+
+fn one_device_fails(plugin: &Plugin) {
+    // Runs that are under way together share a failure.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let client = client(plugin, 8);
+    let n = |n| [("n", Attribute::Integer(n))];
+    // Rows begin with 0, 5, 10 ..: 15 is on the fourth device.
+    let program = all_reduced(&client, &PICKY, &n(15));
+    let sound = all_reduced(&client, &PICKY, &n(-1));
+    let x = upload(
+        &client,
+        &counting(&[8, 5]),
+        &program.args()[0].spec,
+        program.mesh(),
+    );
+    let before = sound.run(vec![Arg::Borrowed(&x)]).expect("it runs");
+    assert_eq!(values(&before[0])[..2], [140.0, 148.0]);
+    let expected = "kernel 'picky': panicked: not 15";
+    for _ in 0..3 {
+        let mut results = program.run(vec![Arg::Borrowed(&x)]).expect("it starts");
+        let error = results[0].wait().expect_err("a device failed");
+        assert!(error.to_string().contains(expected), "{error}");
+        let error = results[0].to_host().expect_err("it is no result");
+        assert!(error.to_string().contains(expected), "{error}");
+        let moved = Arg::Moved(results.remove(0));
+        let error = sound
+            .run(vec![moved])
+            .expect_err("the argument is no result");
+        assert!(error.to_string().contains(expected), "{error}");
+        // Nothing else has failed.
+        assert_eq!(values(&before[0])[..2], [140.0, 148.0]);
+        let after = sound.run(vec![Arg::Borrowed(&x)]).expect("it runs");
+        assert_eq!(values(&after[0])[..2], [140.0, 148.0]);
+    }
+    // Nobody waits for this one.
+    drop(program.run(vec![Arg::Borrowed(&x)]).expect("it starts"));
+    let after = program.run(vec![Arg::Borrowed(&x)]).expect("it starts");
+    after[0].wait().expect_err("a device failed");
+}
+
+/// The sum over eight devices of what a kernel makes of one row each: a call and a collective.
+fn all_reduced(
+    client: &Client,
+    kernel: &'static Kernel,
+    attributes: &[(&str, Attribute)],
+) -> Executable {
     let mesh = Mesh::new(&[("d", 8)]).expect("a mesh");
     let x = spec("x", DType::F32, &[8, 5], &["d", ""]);
     let local = spec("local", DType::F32, &[1, 5], &[]);
-    let line = call("affine", &affine(2.0, 1), &[&local], &[&local]).replace("%a0", "%b");
+    let line = call(kernel.name, attributes, &[&local], &[&local]).replace("%a0", "%b");
     let part = "tensor<1x5xf32>";
     let body = format!(
         "%m = sdy.manual_computation(%a0) in_shardings=[<@mesh, [{{\"d\"}}, {{}}]>] out_shardings=[<@mesh, [{{\"d\"}}, {{}}]>] \
@@ -392,7 +462,7 @@ fn sharded(client: &Client) -> ferrotune_pjrt::Executable {
          sdy.return %s : {part} }} : (tensor<8x5xf32>) -> tensor<8x5xf32>\nreturn %m : tensor<8x5xf32>"
     );
     let mut module = module(&mesh, &[(&x, false)], &[&x], &body);
-    module.kernels = vec![&AFFINE];
+    module.kernels = vec![kernel];
     client.compile(&module).expect("it compiles")
 }
 

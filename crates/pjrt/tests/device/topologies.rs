@@ -47,14 +47,31 @@ fn a_topology_knows_its_devices() {
     assert_eq!(topology("tpu7x:4x4x8").device_count(), 256);
 }
 
+/// These two would pass on what an earlier run has left in the cache. Whoever asks for a dump gets no cache.
 #[test]
-fn a_sharded_matmul_takes_its_share_of_memory_and_flops() {
+fn the_numbers_of_a_fresh_compilation_are_right() {
+    plugin(PinnedPlugin::Tpu);
+    let flags = [("XLA_FLAGS", OsStr::new("--xla_dump_hlo_pass_re=none"))];
+    in_child(
+        "topologies::child_a_sharded_matmul_takes_its_share_of_memory_and_flops",
+        &flags,
+    );
+    in_child(
+        "topologies::child_donation_exponentials_and_low_effort_are_seen",
+        &flags,
+    );
+}
+
+#[test]
+#[ignore = "run by the_numbers_of_a_fresh_compilation_are_right"]
+fn child_a_sharded_matmul_takes_its_share_of_memory_and_flops() {
     for (name, devices) in [("v5e:2x2", 4), ("v5e:2x2", 2), ("tpu7x:2x2x1", 8)] {
         let mesh = Mesh::new(&[("rows", devices)]).expect("a mesh");
         let [m, k, n] = [2048, 512, 256];
         let compiled = topology(name)
             .compile(&matmul(&mesh, [m, k, n]))
             .expect("it compiles");
+        assert!(!compiled.from_cache());
         let (memory, rows) = (compiled.memory(), m / devices);
         assert_eq!(memory.argument, 4 * (rows * k + k * n) as u64, "{name}");
         assert_eq!(memory.output, 4 * (rows * n) as u64, "{name}");
@@ -67,7 +84,8 @@ fn a_sharded_matmul_takes_its_share_of_memory_and_flops() {
 }
 
 #[test]
-fn donation_exponentials_and_low_effort_are_seen() {
+#[ignore = "run by the_numbers_of_a_fresh_compilation_are_right"]
+fn child_donation_exponentials_and_low_effort_are_seen() {
     let mesh = Mesh::new(&[("a", 8)]).expect("a mesh");
     let x = spec("x", DType::F32, &[64, 128], &["a", ""]);
     let body =
@@ -222,6 +240,12 @@ fn child_compile() {
         .compile(&matmul(&mesh, [512, 128, 128]))
         .expect("it compiles");
     println!("{:?} {:?};", compiled.memory(), compiled.cost());
+    // The same text, options and number of devices.
+    let other = Topology::named(&tpu, "v6e:2x2").expect("libtpu knows it");
+    let other = other
+        .compile(&matmul(&mesh, [512, 128, 128]))
+        .expect("it compiles");
+    assert_ne!(other.cost(), compiled.cost());
     println!("from_cache={};", compiled.from_cache());
 }
 
@@ -267,5 +291,5 @@ fn a_second_process_finds_the_answer() {
         .expect("it exists")
         .map(|entry| entry.expect("an entry").metadata().expect("its size").len())
         .sum();
-    assert!(kept < 1000, "{kept} bytes");
+    assert!(kept < 2000, "{kept} bytes");
 }
