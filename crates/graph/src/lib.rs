@@ -41,6 +41,7 @@ pub use ferrotune_pjrt::{
     Attribute, DType, HostArray, Kernel, KernelCall, Mesh, Module, Platform, Sharding,
 };
 pub use op::{Cost, Gradient, Op, Site, VjpContext};
+pub use ops::einsum::Precision;
 pub use remat::Policy;
 pub use sharding::{PlacementError, Rules};
 pub use tensor::Tensor;

@@ -2,8 +2,14 @@
 
 mod check;
 mod control;
+mod conversions;
 mod derivatives;
 mod golden;
+mod indexing;
+mod jax;
+mod linear_algebra;
 mod mesh;
+mod ordering;
+mod randomness;
 mod structure;
 mod values;
