@@ -43,6 +43,7 @@ pub use ferrotune_pjrt::{
     Attribute, DType, HostArray, Kernel, KernelCall, Mesh, Module, Platform, Sharding,
 };
 pub use op::{Cost, Gradient, Op, Site, VjpContext};
+pub use ops::einsum::Precision;
 pub use ops::kernel::{Attributes, KernelRule};
 pub use remat::{Policy, Residual, Saved};
 pub use sharding::{PlacementError, Rules};

@@ -22,9 +22,28 @@ pub(crate) fn splat(value: f64, dtype: DType) -> String {
         DType::BF16 => format!("0x{:04X}", (value as f32).to_bits() >> 16),
         DType::F16 if value.is_nan() => "0x7E00".to_owned(),
         DType::F16 => (if value > 0.0 { "0x7C00" } else { "0xFC00" }).to_owned(),
-        DType::F8E4M3FN | DType::F8E5M2 => format!("{:.9e}", value as f32),
-        DType::U8 | DType::U16 | DType::U32 | DType::U64 => format!("{}", value.round() as u64),
-        DType::S8 | DType::S16 | DType::S32 | DType::S64 => format!("{}", value.round() as i64),
+        DType::F8E4M3FN | DType::F8E5M2 if value.is_finite() => format!("{:.9e}", value as f32),
+        // It has no infinities: they become the one non-number, as conversion makes them.
+        DType::F8E4M3FN => "0x7F".to_owned(),
+        DType::F8E5M2 if value.is_nan() => "0x7E".to_owned(),
+        DType::F8E5M2 => (if value > 0.0 { "0x7C" } else { "0xFC" }).to_owned(),
+        integer => whole(value, integer),
+    }
+}
+
+/// The nearest integer that the type has; 0 for NaN.
+fn whole(value: f64, dtype: DType) -> String {
+    let value = value.round();
+    // Conversion from f64 saturates.
+    match dtype {
+        DType::U8 => (value as u8).to_string(),
+        DType::U16 => (value as u16).to_string(),
+        DType::U32 => (value as u32).to_string(),
+        DType::U64 => (value as u64).to_string(),
+        DType::S8 => (value as i8).to_string(),
+        DType::S16 => (value as i16).to_string(),
+        DType::S32 => (value as i32).to_string(),
+        _ => (value as i64).to_string(),
     }
 }
 
@@ -59,5 +78,15 @@ mod tests {
         assert_eq!(splat(f64::NEG_INFINITY, DType::F32), "0xFF800000");
         assert_eq!(splat(f64::NEG_INFINITY, DType::BF16), "0xFF80");
         assert_eq!(splat(f64::NEG_INFINITY, DType::F16), "0xFC00");
+        assert_eq!(splat(f64::NEG_INFINITY, DType::F8E5M2), "0xFC");
+        assert_eq!(splat(f64::INFINITY, DType::F8E4M3FN), "0x7F");
+    }
+
+    #[test]
+    fn integers_stop_at_the_ends_of_their_type() {
+        assert_eq!(splat(f64::INFINITY, DType::S32), i32::MAX.to_string());
+        assert_eq!(splat(-1e30, DType::S8), "-128");
+        assert_eq!(splat(-1.0, DType::U32), "0");
+        assert_eq!(splat(2.6, DType::S64), "3");
     }
 }

@@ -12,6 +12,7 @@ use crate::tensor_type::TensorType;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Takes {
+    Floats,
     Numbers,
     Integers,
     BitsAndBooleans,
@@ -20,6 +21,7 @@ enum Takes {
 struct Rule {
     name: &'static str,
     takes: Takes,
+    transcendental: bool,
     vjp: fn(g: &Tensor, a: &Tensor, b: &Tensor, y: &Tensor) -> Gradient,
 }
 
@@ -39,6 +41,7 @@ impl Op for Binary {
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
         let dtype = same_dtype(inputs)?;
         let fits = match self.0.takes {
+            Takes::Floats => dtype.is_float(),
             Takes::Numbers => dtype != ferrotune_pjrt::DType::Pred,
             Takes::Integers => dtype.is_integer(),
             Takes::BitsAndBooleans => !dtype.is_float(),
@@ -65,7 +68,16 @@ impl Op for Binary {
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost::elementwise(1.0, inputs, outputs)
+        let n = outputs[0].elements() as f64;
+        let work = Cost::movement(inputs, outputs);
+        if self.0.transcendental {
+            Cost {
+                transcendentals: n,
+                ..work
+            }
+        } else {
+            Cost { flops: n, ..work }
+        }
     }
 }
 
@@ -81,14 +93,14 @@ fn share(chosen: &Tensor, a: &Tensor, b: &Tensor) -> Tensor {
 }
 
 macro_rules! binary_table {
-    ($($(#[$doc:meta])* $method:ident = $name:literal, $takes:ident, |$g:pat_param, $a:pat_param, $b:pat_param, $y:pat_param| $vjp:expr;)*) => {
+    ($($(#[$doc:meta])* $method:ident = $name:literal, $takes:ident, $transcendental:literal, |$g:pat_param, $a:pat_param, $b:pat_param, $y:pat_param| $vjp:expr;)*) => {
         impl Tensor {
             $($(#[$doc])*
             ///
             /// Operands are broadcast as numpy does; their element types must be equal.
             #[track_caller]
             pub fn $method(&self, other: &Tensor) -> Tensor {
-                static RULE: Rule = Rule { name: $name, takes: Takes::$takes, vjp: |$g, $a, $b, $y| $vjp };
+                static RULE: Rule = Rule { name: $name, takes: Takes::$takes, transcendental: $transcendental, vjp: |$g, $a, $b, $y| $vjp };
                 let (a, b) = Tensor::broadcast_together(self, other);
                 self.graph.add_one(Binary(&RULE), &[&a, &b])
             })*
@@ -98,29 +110,37 @@ macro_rules! binary_table {
 
 binary_table! {
     /// a + b
-    plus = "add", Numbers, |g, _, _, _| two(g.clone(), g.clone());
+    plus = "add", Numbers, false, |g, _, _, _| two(g.clone(), g.clone());
     /// a − b
-    minus = "subtract", Numbers, |g, _, _, _| two(g.clone(), -g);
+    minus = "subtract", Numbers, false, |g, _, _, _| two(g.clone(), -g);
     /// a · b
-    times = "multiply", Numbers, |g, a, b, _| two(g * b, g * a);
+    times = "multiply", Numbers, false, |g, a, b, _| two(g * b, g * a);
     /// a / b
-    over = "divide", Numbers, |g, _, b, y| { let q = g / b; let d = -(&q * y); two(q, d) };
+    over = "divide", Numbers, false, |g, _, b, y| { let q = g / b; let d = -(&q * y); two(q, d) };
     /// The larger of a and b; where they are equal each gets half of the cotangent.
-    maximum = "maximum", Numbers, |g, a, b, _| two(g * share(&a.gt(b), a, b), g * share(&b.gt(a), a, b));
+    maximum = "maximum", Numbers, false, |g, a, b, _| two(g * share(&a.gt(b), a, b), g * share(&b.gt(a), a, b));
     /// The smaller of a and b; where they are equal each gets half of the cotangent.
-    minimum = "minimum", Numbers, |g, a, b, _| two(g * share(&a.lt(b), a, b), g * share(&b.lt(a), a, b));
+    minimum = "minimum", Numbers, false, |g, a, b, _| two(g * share(&a.lt(b), a, b), g * share(&b.lt(a), a, b));
     /// aᵇ for a > 0.
-    pow = "power", Numbers, |g, a, b, y| two(g * b * a.pow(&(b - 1.0)), g * y * a.ln());
-    /// Remainder of integer division, with the sign of a.
-    remainder = "remainder", Integers, |_, _, _, _| Gradient::Zero("integers are discrete");
+    pow = "power", Numbers, true, |g, a, b, y| two(g * b * a.pow(&(b - 1.0)), g * y * a.ln());
+    /// a − b · n with the sign of a, n being a / b without its fraction.
+    remainder = "remainder", Numbers, false, |g, a, b, y| {
+        if !a.dtype().is_float() { return Gradient::Zero("integers are discrete"); }
+        // n is a whole number, so rounding takes away what the division lost.
+        two(g.clone(), -(g * ((a - y) / b).round_nearest_even()))
+    };
+    /// The angle from the positive first axis to the point (b, a), in −π..π.
+    atan2 = "atan2", Floats, true, |g, a, b, _| { let d = g / (a * a + b * b); two(&d * b, -(&d * a)) };
     /// Bitwise or logical and.
-    and = "and", BitsAndBooleans, |_, _, _, _| Gradient::Zero("bits are discrete");
+    and = "and", BitsAndBooleans, false, |_, _, _, _| Gradient::Zero("bits are discrete");
     /// Bitwise or logical or.
-    or = "or", BitsAndBooleans, |_, _, _, _| Gradient::Zero("bits are discrete");
+    or = "or", BitsAndBooleans, false, |_, _, _, _| Gradient::Zero("bits are discrete");
     /// Bitwise or logical exclusive or.
-    xor = "xor", BitsAndBooleans, |_, _, _, _| Gradient::Zero("bits are discrete");
+    xor = "xor", BitsAndBooleans, false, |_, _, _, _| Gradient::Zero("bits are discrete");
     /// a shifted left by b bits.
-    shift_left = "shift_left", Integers, |_, _, _, _| Gradient::Zero("bits are discrete");
+    shift_left = "shift_left", Integers, false, |_, _, _, _| Gradient::Zero("bits are discrete");
     /// a shifted right by b bits, zeros shifted in.
-    shift_right = "shift_right_logical", Integers, |_, _, _, _| Gradient::Zero("bits are discrete");
+    shift_right = "shift_right_logical", Integers, false, |_, _, _, _| Gradient::Zero("bits are discrete");
+    /// a shifted right by b bits, copies of the sign bit shifted in.
+    shift_right_arithmetic = "shift_right_arithmetic", Integers, false, |_, _, _, _| Gradient::Zero("bits are discrete");
 }

@@ -9,6 +9,15 @@ use crate::ops::same_dtype;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
+/// The order in which values of an element type are compared, as StableHLO names it.
+pub(crate) fn order_of(dtype: DType) -> &'static str {
+    match dtype {
+        d if d.is_float() => "FLOAT",
+        DType::Pred | DType::U8 | DType::U16 | DType::U32 | DType::U64 => "UNSIGNED",
+        _ => "SIGNED",
+    }
+}
+
 #[derive(Debug)]
 struct Compare {
     direction: &'static str,
@@ -33,11 +42,7 @@ impl Op for Compare {
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         let ty = &site.input_types[0];
-        let kind = match ty.dtype {
-            d if d.is_float() => "FLOAT",
-            DType::Pred | DType::U8 | DType::U16 | DType::U32 | DType::U64 => "UNSIGNED",
-            _ => "SIGNED",
-        };
+        let kind = order_of(ty.dtype);
         let (a, b) = (&site.inputs[0], &site.inputs[1]);
         vec![out.assign(format!(
             "stablehlo.compare {}, {a}, {b}, {kind} : ({ty}, {ty}) -> {}",

@@ -37,7 +37,7 @@ impl Op for Convert {
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost::movement(inputs, outputs)
+        Cost::elementwise(1.0, inputs, outputs)
     }
 }
 
@@ -79,6 +79,9 @@ impl Op for Bitcast {
 
 impl Tensor {
     /// The same values in another element type; the same tensor when the type is equal already.
+    ///
+    /// Floats become integers by dropping the fraction, and truth values by comparing with 0; wider floats are rounded to
+    /// the nearest, to even on a tie. What a value outside of the integer's range becomes is left to the plugin.
     #[track_caller]
     pub fn convert(&self, to: DType) -> Tensor {
         if self.dtype() == to {

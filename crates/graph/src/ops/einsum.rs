@@ -8,21 +8,36 @@ use ferrotune_pjrt::DType;
 use crate::arena::{Arena, Graph};
 use crate::emit::Emitter;
 use crate::op::{Cost, Gradient, Op, Site, VjpContext};
-use crate::ops::{list, same_dtype};
+use crate::ops::einsum_text::Operand;
+use crate::ops::same_dtype;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
+/// How exactly products of f32 operands are formed where the hardware multiplies narrower numbers. Where it does not (the
+/// CPU plugin), and for narrower operands, all three are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// As fast as the device can: on a TPU f32 operands are rounded to bf16, on a GPU perhaps to tf32.
+    #[default]
+    Default,
+    /// Between the two: three bf16 products on a TPU.
+    High,
+    /// As exact as f32: six bf16 products on a TPU.
+    Highest,
+}
+
 #[derive(Debug, Clone)]
-struct Einsum {
-    lhs: Vec<char>,
-    rhs: Vec<char>,
-    out: Vec<char>,
+pub(crate) struct Einsum {
+    pub(crate) lhs: Vec<char>,
+    pub(crate) rhs: Vec<char>,
+    pub(crate) out: Vec<char>,
     /// Element type of the result. Products are summed in f32 or wider whatever it is.
-    dtype: DType,
+    pub(crate) dtype: DType,
+    pub(crate) precision: Precision,
 }
 
 impl Einsum {
-    fn parse(spec: &str, dtype: DType) -> Option<Self> {
+    fn parse(spec: &str, dtype: DType, precision: Precision) -> Option<Self> {
         let (operands, out) = spec.split_once("->")?;
         let (lhs, rhs) = operands.split_once(',')?;
         let letters = |s: &str| s.trim().chars().collect::<Vec<char>>();
@@ -31,10 +46,11 @@ impl Einsum {
             rhs: letters(rhs),
             out: letters(out),
             dtype,
+            precision,
         })
     }
 
-    fn size(&self, letter: char, inputs: &[TensorType]) -> Option<usize> {
+    pub(crate) fn size(&self, letter: char, inputs: &[TensorType]) -> Option<usize> {
         let find = |letters: &[char], ty: &TensorType| {
             letters
                 .iter()
@@ -44,7 +60,7 @@ impl Einsum {
         find(&self.lhs, &inputs[0]).or_else(|| find(&self.rhs, &inputs[1]))
     }
 
-    fn batch(&self) -> Vec<char> {
+    pub(crate) fn batch(&self) -> Vec<char> {
         self.lhs
             .iter()
             .copied()
@@ -52,7 +68,7 @@ impl Einsum {
             .collect()
     }
 
-    fn contracted(&self) -> Vec<char> {
+    pub(crate) fn contracted(&self) -> Vec<char> {
         self.lhs
             .iter()
             .copied()
@@ -60,29 +76,22 @@ impl Einsum {
             .collect()
     }
 
-    fn free<'a>(&'a self, side: &'a [char], other: &'a [char]) -> impl Iterator<Item = char> + 'a {
+    pub(crate) fn free<'a>(
+        &'a self,
+        side: &'a [char],
+        other: &'a [char],
+    ) -> impl Iterator<Item = char> + 'a {
         side.iter().copied().filter(move |c| !other.contains(c))
     }
 
     /// Letters of what `dot_general` returns: batch, free of the left, free of the right.
-    fn natural(&self) -> Vec<char> {
+    pub(crate) fn natural(&self) -> Vec<char> {
         self.batch()
             .into_iter()
             .chain(self.free(&self.lhs, &self.rhs))
             .chain(self.free(&self.rhs, &self.lhs))
             .collect()
     }
-}
-
-fn positions(letters: &[char], of: &[char]) -> Vec<usize> {
-    letters
-        .iter()
-        .map(|c| {
-            of.iter()
-                .position(|o| o == c)
-                .expect("the letters were checked by infer")
-        })
-        .collect()
 }
 
 impl Op for Einsum {
@@ -136,6 +145,7 @@ impl Op for Einsum {
             rhs: lhs.to_vec(),
             out: out.to_vec(),
             dtype: operand,
+            precision: self.precision,
         };
         let a = cx.needs[0].then(|| {
             cx.graph
@@ -149,69 +159,25 @@ impl Op for Einsum {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        let (batch, contracted, natural) = (self.batch(), self.contracted(), self.natural());
         let swapped = Self {
             lhs: self.rhs.clone(),
             rhs: self.lhs.clone(),
             ..self.clone()
         };
-        if natural != self.out && swapped.natural() == self.out {
-            let [a, b] = [&site.input_types[0], &site.input_types[1]].map(Clone::clone);
-            let inputs = vec![site.inputs[1].clone(), site.inputs[0].clone()];
-            let (output_types, live_outputs) =
-                (site.output_types.clone(), site.live_outputs.clone());
-            return swapped.emit(
-                out,
-                &Site {
-                    inputs,
-                    input_types: vec![b, a],
-                    output_types,
-                    live_outputs,
-                },
-            );
-        }
-        let (lhs, rhs) = (&site.input_types[0], &site.input_types[1]);
-        let dims: Vec<usize> = natural
-            .iter()
-            .map(|c| self.size(*c, &site.input_types).expect("checked by infer"))
-            .collect();
-        // A narrow result is asked for in f32 and rounded once: on the CPU plugin this runs at twice the speed of a bf16
-        // result, and elsewhere the rounding is fused.
-        let wide = if self.dtype.bytes() < 4 {
-            DType::F32
-        } else {
-            self.dtype
+        let operand = |i: usize, letters: &[char]| Operand {
+            name: site.inputs[i].clone(),
+            letters: letters.to_vec(),
+            ty: site.input_types[i].clone(),
         };
-        let mut ty = TensorType::new(wide, &dims);
-        let batching = if batch.is_empty() {
-            String::new()
-        } else {
-            format!(
-                "batching_dims = {} x {}, ",
-                list(&positions(&batch, &self.lhs)),
-                list(&positions(&batch, &self.rhs))
-            )
-        };
-        let mut name = out.assign(format!(
-            "stablehlo.dot_general {}, {}, {batching}contracting_dims = {} x {}, precision = [DEFAULT, DEFAULT] : ({lhs}, {rhs}) -> {ty}",
-            site.inputs[0],
-            site.inputs[1],
-            list(&positions(&contracted, &self.lhs)),
-            list(&positions(&contracted, &self.rhs)),
-        ));
-        if wide != self.dtype {
-            let narrow = ty.with_dtype(self.dtype);
-            name = out.assign(format!("stablehlo.convert {name} : ({ty}) -> {narrow}"));
-            ty = narrow;
-        }
-        if natural != self.out {
-            name = out.assign(format!(
-                "stablehlo.transpose {name}, dims = {} : ({ty}) -> {}",
-                list(&positions(&self.out, &natural)),
-                site.output_types[0]
-            ));
-        }
-        vec![name]
+        let (lhs, rhs) = (operand(0, &self.lhs), operand(1, &self.rhs));
+        let result = &site.output_types[0];
+        vec![
+            if self.natural() != self.out && swapped.natural() == self.out {
+                swapped.write(out, rhs, lhs, result)
+            } else {
+                self.write(out, lhs, rhs, result)
+            },
+        ]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -235,13 +201,30 @@ impl Graph {
     /// Contracts two tensors as `spec` says, such as `btd,df->btf`, into element type `dtype`.
     ///
     /// Letters in both operands and in the result are batch dimensions; letters in both operands only are summed over.
-    /// Sums are formed in f32 or wider.
+    /// Sums are formed in f32, or in f64 when an operand or the result is f64, and rounded once; integers in 32 bits or
+    /// the wider result.
     ///
     /// # Panics
     /// When the text is not of that form or does not fit the operands.
     #[track_caller]
     pub fn einsum(&self, spec: &str, lhs: &Tensor, rhs: &Tensor, dtype: DType) -> Tensor {
-        let op = Einsum::parse(spec, dtype)
+        self.einsum_with(spec, lhs, rhs, dtype, Precision::Default)
+    }
+
+    /// The same with a given precision, which the derivatives keep.
+    ///
+    /// # Panics
+    /// As [`Self::einsum`] does.
+    #[track_caller]
+    pub fn einsum_with(
+        &self,
+        spec: &str,
+        lhs: &Tensor,
+        rhs: &Tensor,
+        dtype: DType,
+        precision: Precision,
+    ) -> Tensor {
+        let op = Einsum::parse(spec, dtype, precision)
             .unwrap_or_else(|| panic!("`{spec}` is not of the form `ab,bc->ac`"));
         self.add_one(op, &[lhs, rhs])
     }

@@ -1,6 +1,7 @@
 //! The operations, one idea a file: each gives `infer`, `vjp`, `emit` and `cost` for its operations, and the
 //! [`Tensor`](crate::Tensor) or [`Graph`](crate::Graph) methods that add them.
 
+pub(crate) mod argmax;
 pub(crate) mod binary;
 pub(crate) mod collective;
 pub(crate) mod compare;
@@ -9,14 +10,21 @@ pub(crate) mod convert;
 pub(crate) mod cumulative;
 pub(crate) mod dynamic;
 pub(crate) mod einsum;
+pub(crate) mod einsum_text;
 pub(crate) mod identity;
 pub(crate) mod index;
+pub(crate) mod inline;
 pub(crate) mod kernel;
 pub(crate) mod param;
+pub(crate) mod ragged;
+pub(crate) mod ragged_tiles;
 pub(crate) mod reduce;
 pub(crate) mod shape;
 pub(crate) mod slice;
+pub(crate) mod sort;
+pub(crate) mod top_k;
 pub(crate) mod transfer;
+pub(crate) mod triangular;
 pub(crate) mod unary;
 
 use ferrotune_pjrt::DType;

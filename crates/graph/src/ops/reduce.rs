@@ -1,4 +1,4 @@
-//! Reductions over dimensions: sum, largest, smallest, all, any, and the place of the largest.
+//! Reductions over dimensions: sum, largest, smallest, all, any.
 
 use ferrotune_pjrt::DType;
 
@@ -10,8 +10,9 @@ use crate::ops::list;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
+/// How two values become one.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+pub(crate) enum Kind {
     Sum,
     Max,
     Min,
@@ -20,7 +21,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn stablehlo(self) -> &'static str {
+    pub(crate) fn stablehlo(self) -> &'static str {
         match self {
             Self::Sum => "add",
             Self::Max => "maximum",
@@ -31,25 +32,17 @@ impl Kind {
     }
 
     /// The value that changes nothing.
-    fn neutral(self, dtype: DType) -> String {
-        let integer = |max: bool| match dtype {
-            DType::S8 => (if max { i8::MIN } else { i8::MAX }).to_string(),
-            DType::S16 => (if max { i16::MIN } else { i16::MAX }).to_string(),
-            DType::S32 => (if max { i32::MIN } else { i32::MAX }).to_string(),
-            DType::S64 => (if max { i64::MIN } else { i64::MAX }).to_string(),
-            DType::U8 => (if max { u8::MIN } else { u8::MAX }).to_string(),
-            DType::U16 => (if max { u16::MIN } else { u16::MAX }).to_string(),
-            DType::U32 => (if max { u32::MIN } else { u32::MAX }).to_string(),
-            _ => (if max { u64::MIN } else { u64::MAX }).to_string(),
-        };
+    pub(crate) fn neutral(self, dtype: DType) -> String {
         match self {
             Self::Sum => literal::splat(0.0, dtype),
             Self::All => "true".to_owned(),
             Self::Any => "false".to_owned(),
-            Self::Max if dtype.is_float() => literal::splat(f64::NEG_INFINITY, dtype),
-            Self::Min if dtype.is_float() => literal::splat(f64::INFINITY, dtype),
-            Self::Max => integer(true),
-            Self::Min => integer(false),
+            // It has no infinities; these are its ends.
+            Self::Max if dtype == DType::F8E4M3FN => literal::splat(-448.0, dtype),
+            Self::Min if dtype == DType::F8E4M3FN => literal::splat(448.0, dtype),
+            // For integers the infinities become the ends of the type.
+            Self::Max => literal::splat(f64::NEG_INFINITY, dtype),
+            Self::Min => literal::splat(f64::INFINITY, dtype),
         }
     }
 }
@@ -60,7 +53,7 @@ struct Reduce {
     axes: Vec<usize>,
 }
 
-fn without(dims: &[usize], axes: &[usize]) -> Vec<usize> {
+pub(crate) fn without(dims: &[usize], axes: &[usize]) -> Vec<usize> {
     (0..dims.len())
         .filter(|d| !axes.contains(d))
         .map(|d| dims[d])
@@ -136,83 +129,7 @@ impl Op for Reduce {
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost {
-            flops: inputs[0].elements() as f64,
-            ..Cost::movement(inputs, outputs)
-        }
-    }
-}
-
-/// Index of the largest element along an axis; the first of equals.
-#[derive(Debug)]
-struct ArgMax {
-    axis: usize,
-}
-
-impl Op for ArgMax {
-    fn name(&self) -> &str {
-        "argmax"
-    }
-
-    fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
-        let x = &inputs[0];
-        if self.axis >= x.rank() || x.dims[self.axis] == 0 {
-            return Err(format!("axis {} of {x}", self.axis));
-        }
-        Ok(vec![TensorType::new(
-            DType::S32,
-            &without(&x.dims, &[self.axis]),
-        )])
-    }
-
-    fn vjp(&self, _: &VjpContext) -> Gradient {
-        Gradient::Zero("an index is discrete")
-    }
-
-    fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        let (from, to) = (&site.input_types[0], &site.output_types[0]);
-        let (v, i) = (
-            TensorType::new(from.dtype, &[]),
-            TensorType::new(DType::S32, &[]),
-        );
-        let indices = from.with_dtype(DType::S32);
-        let values_out = to.with_dtype(from.dtype);
-        let iota = out.assign(format!("stablehlo.iota dim = {} : {indices}", self.axis));
-        let least = out.assign(format!(
-            "stablehlo.constant dense<{}> : {v}",
-            Kind::Max.neutral(from.dtype)
-        ));
-        let zero = out.assign(format!("stablehlo.constant dense<{}> : {i}", i32::MAX));
-        let kind = if from.dtype.is_float() {
-            "FLOAT"
-        } else {
-            "SIGNED"
-        };
-        // A larger value wins; among equal ones the smaller index. The start has the largest index, so any element beats it.
-        let body = format!(
-            " reducer(%va: {v}, %vb: {v}) (%ia: {i}, %ib: {i}) {{ \
-             %gt = stablehlo.compare GT, %va, %vb, {kind} : ({v}, {v}) -> tensor<i1> \
-             %eq = stablehlo.compare EQ, %va, %vb, {kind} : ({v}, {v}) -> tensor<i1> \
-             %lt = stablehlo.compare LT, %ia, %ib, SIGNED : ({i}, {i}) -> tensor<i1> \
-             %tie = stablehlo.and %eq, %lt : tensor<i1> \
-             %first = stablehlo.or %gt, %tie : tensor<i1> \
-             %v = stablehlo.select %first, %va, %vb : tensor<i1>, {v} \
-             %i = stablehlo.select %first, %ia, %ib : tensor<i1>, {i} \
-             stablehlo.return %v, %i : {v}, {i} }}"
-        );
-        let results = out.assign_many_with(
-            2,
-            format!(
-                "stablehlo.reduce({} init: {least}), ({iota} init: {zero}) across dimensions = [{}] : ({from}, {indices}, {v}, {i}) -> ({values_out}, {to})",
-                site.inputs[0], self.axis
-            ),
-            &body,
-        );
-        vec![results[1].clone()]
-    }
-
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost {
-            flops: inputs[0].elements() as f64,
+            flops: inputs[0].elements().saturating_sub(outputs[0].elements()) as f64,
             ..Cost::movement(inputs, outputs)
         }
     }
@@ -270,11 +187,5 @@ impl Tensor {
     pub fn mean_keep(&self, axes: &[usize]) -> Tensor {
         let count: usize = axes.iter().map(|a| self.dim(*a)).product();
         self.sum_keep(axes) * (1.0 / count as f64)
-    }
-
-    /// Index (s32) of the largest element along `axis`; the first of equals.
-    #[track_caller]
-    pub fn argmax(&self, axis: usize) -> Tensor {
-        self.graph.add_one(ArgMax { axis }, &[self])
     }
 }

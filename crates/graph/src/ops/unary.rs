@@ -2,6 +2,8 @@
 //!
 //! In a rule `g` is the cotangent, `x` the operand and `y` the result.
 
+use std::f64::consts::FRAC_2_SQRT_PI;
+
 use ferrotune_pjrt::DType;
 
 use crate::arena::Arena;
@@ -15,10 +17,12 @@ use crate::tensor_type::TensorType;
 enum Takes {
     Floats,
     Numbers,
+    Integers,
     BitsAndBooleans,
 }
 
 struct Rule {
+    /// Of the StableHLO operation; `chlo.` begins the names of the other dialect.
     name: &'static str,
     takes: Takes,
     transcendental: bool,
@@ -35,7 +39,7 @@ impl std::fmt::Debug for Unary {
 
 impl Op for Unary {
     fn name(&self) -> &str {
-        self.0.name
+        self.0.name.trim_start_matches("chlo.")
     }
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
@@ -43,6 +47,7 @@ impl Op for Unary {
         let fits = match self.0.takes {
             Takes::Floats => dtype.is_float(),
             Takes::Numbers => dtype != DType::Pred,
+            Takes::Integers => dtype.is_integer(),
             Takes::BitsAndBooleans => !dtype.is_float(),
         };
         if !fits {
@@ -56,10 +61,12 @@ impl Op for Unary {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        vec![out.assign(format!(
-            "stablehlo.{} {} : {}",
-            self.0.name, site.inputs[0], site.output_types[0]
-        ))]
+        let (name, x, ty) = (self.0.name, &site.inputs[0], &site.output_types[0]);
+        vec![out.assign(if name.starts_with("chlo.") {
+            format!("{name} {x} : {ty} -> {ty}")
+        } else {
+            format!("stablehlo.{name} {x} : {ty}")
+        })]
     }
 
     fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -120,6 +127,18 @@ unary_table! {
     sin = "sine", Floats, true, |g, x, _| Gradient::one(g * x.cos());
     /// Cosine of radians.
     cos = "cosine", Floats, true, |g, x, _| Gradient::one(-(g * x.sin()));
+    /// Tangent of radians.
+    tan = "tan", Floats, true, |g, _, y| Gradient::one(g + g * (y * y));
+    /// The error function, 2/√π · ∫₀ˣ exp(−t²) dt.
+    erf = "chlo.erf", Floats, true, |g, x, _| Gradient::one(g * (x * x).negate().exp() * FRAC_2_SQRT_PI);
+    /// Cube root, of either sign.
+    cbrt = "cbrt", Floats, true, |g, _, y| Gradient::one(g / (y * y * 3.0));
+    /// The nearest integer; of two equally near the even one.
+    round_nearest_even = "round_nearest_even", Floats, false, |_, _, _| Gradient::Zero("rounding is piecewise constant");
+    /// Number of bits that are set.
+    popcnt = "popcnt", Integers, false, |_, _, _| Gradient::Zero("bits are discrete");
+    /// Number of clear bits above the highest set one; the whole width for 0.
+    count_leading_zeros = "count_leading_zeros", Integers, false, |_, _, _| Gradient::Zero("bits are discrete");
     /// Bitwise or logical complement.
     not = "not", BitsAndBooleans, false, |_, _, _| Gradient::Zero("bits are discrete");
 }

@@ -1,6 +1,6 @@
 //! Every differentiable operation against finite differences, in the middle of a graph.
 
-use ferrotune_graph::{DType, HostArray, Tensor};
+use ferrotune_graph::{DType, HostArray, Precision, Tensor};
 
 use crate::check::{derivative, noise};
 
@@ -22,6 +22,9 @@ fn of_unary_operations() {
     derivative("square", &x, |_, x| x[0].square());
     derivative("sin", &x, |_, x| x[0].sin());
     derivative("cos", &x, |_, x| x[0].cos());
+    derivative("tan", &x, |_, x| x[0].tan());
+    derivative("erf", &x, |_, x| x[0].erf());
+    derivative("cbrt", &x, |_, x| x[0].cbrt());
     derivative("ln", &positive, |_, x| x[0].ln());
     derivative("ln_1p", &positive, |_, x| x[0].ln_1p());
     derivative("sqrt", &positive, |_, x| x[0].sqrt());
@@ -39,6 +42,8 @@ fn of_binary_operations() {
     derivative("maximum", &ab, |_, x| x[0].maximum(&x[1]));
     derivative("minimum", &ab, |_, x| x[0].minimum(&x[1]));
     derivative("pow", &positive, |_, x| x[0].pow(&x[1]));
+    derivative("atan2", &ab, |_, x| x[0].atan2(&x[1]));
+    derivative("remainder", &ab, |_, x| (&x[0] * 5.0).remainder(&x[1]));
 }
 
 #[test]
@@ -82,6 +87,13 @@ fn of_reductions() {
     derivative("min", &x, |_, x| x[0].min(&[0, 1]));
     derivative("mean_keep", &x, |_, x| x[0].mean_keep(&[1]));
     derivative("cumulative_sum", &x, |_, x| x[0].cumulative_sum(1));
+    for axis in 0..3 {
+        derivative("cumulative_max", &x, |_, x| x[0].cumulative_max(axis));
+        derivative("cumulative_min", &x, |_, x| x[0].cumulative_min(axis));
+    }
+    derivative("running_max_from_the_end", &x, |_, x| {
+        x[0].reverse(1).cumulative_max(1).reverse(1)
+    });
 }
 
 #[test]
@@ -101,6 +113,11 @@ fn of_contractions() {
             &[noise(a, 16, false), noise(b, 17, false)],
             |g, x| g.einsum(spec, &x[0], &x[1], DType::F64),
         );
+        derivative(
+            &format!("einsum_highest_{k}"),
+            &[noise(a, 16, false), noise(b, 17, false)],
+            |g, x| g.einsum_with(spec, &x[0], &x[1], DType::F64, Precision::Highest),
+        );
     }
 }
 
@@ -117,8 +134,79 @@ fn of_rows_by_index() {
     derivative("scatter_add_rows", &both, |g, x| {
         x[0].scatter_add_rows(&g.constant(ids(&[1, 1, 0, 3, 1])), &x[1])
     });
+    let grid = [noise(&[2, 3, 2], 25, false), noise(&[2, 4, 2], 26, false)];
+    let wanted = HostArray::from_slice(&[2, 4], &[2, 0, 2, 1, 1, 1, 0, 1]).unwrap();
+    derivative("take_along", &grid[..1], |g, x| {
+        x[0].take_along(1, &g.constant(wanted.clone()))
+    });
+    derivative("take_label", &table, |g, x| {
+        x[0].take_along(1, &g.constant(ids(&[2, 0, 1, 1])))
+    });
+    derivative("scatter_add_along", &grid, |g, x| {
+        x[0].scatter_add_along(1, &g.constant(wanted.clone()), &x[1])
+    });
+    derivative("permute_rows", &table, |g, x| {
+        let [order, back] = [[2, 0, 3, 1], [1, 3, 0, 2]].map(|o| g.constant(ids(&o)));
+        x[0].permute_rows(&order, &back)
+    });
     derivative("pick_last", &table, |g, x| {
         x[0].pick_last(&g.constant(ids(&[2, 0, 1, 1])))
+    });
+}
+
+#[test]
+fn of_sorted_and_largest_elements() {
+    let both = [noise(&[2, 5, 2], 27, false), noise(&[2, 5, 2], 28, false)];
+    for axis in 0..3 {
+        for descending in [false, true] {
+            derivative("sort_by_key", &both, |_, x| {
+                let (keys, values) = x[0].sort_by_key(&[&x[1]], axis, descending);
+                keys.square() + &values[0] * &keys
+            });
+            derivative("sorted_values", &both, |_, x| {
+                x[0].sort_by_key(&[&x[1], &x[0].exp()], axis, descending)
+                    .1
+                    .remove(1)
+            });
+        }
+    }
+    let x = [noise(&[2, 3, 5], 29, false)];
+    derivative("top_k", &x, |_, x| x[0].top_k(3).0);
+}
+
+#[test]
+fn of_triangular_systems() {
+    // 19 unknowns are a block of 16 and more; 3 are less than a block.
+    for (n, lower, unit) in [
+        (19, true, true),
+        (3, false, true),
+        (3, true, false),
+        (5, false, false),
+    ] {
+        let args = [noise(&[2, n, n], 30, false), noise(&[2, n, 2], 31, false)];
+        derivative("solve_triangular", &args, |_, x| {
+            (&x[0] * 0.3).solve_triangular(&x[1], lower, unit)
+        });
+    }
+}
+
+#[test]
+fn of_products_in_groups() {
+    let args = [noise(&[7, 3], 32, false), noise(&[4, 3, 2], 33, false)];
+    let sizes = ids(&[2, 0, 3, 1]);
+    derivative("ragged_dot", &args, |g, x| {
+        g.ragged_dot(&x[0], &x[1], &g.constant(sizes.clone()), DType::F64)
+    });
+    let args = [noise(&[7, 3], 34, false), noise(&[7, 2], 35, false)];
+    derivative("ragged_outer", &args, |g, x| {
+        g.ragged_outer(&x[0], &x[1], &g.constant(sizes.clone()), DType::F64)
+    });
+    // The derivative of the derivative by the rows is the product with the matrices transposed.
+    let args = [noise(&[7, 2], 36, false), noise(&[4, 3, 2], 37, false)];
+    derivative("ragged_dot_transposed", &args, |g, x| {
+        let rows = g.full(1.0, DType::F64, &[7, 3]);
+        let y = g.ragged_dot(&rows, &x[1], &g.constant(sizes.clone()), DType::F64);
+        g.vjp(&[(&y, &x[0])], &[&rows]).remove(0)
     });
 }
 
