@@ -105,6 +105,8 @@ pub(crate) enum BenchCommand {
     Step(BenchStepArgs),
     /// The cost of calling a program that does nothing, by its number of arrays.
     Dispatch(BenchDispatchArgs),
+    /// The time to trace, differentiate, write and compile a hybrid model, by its number of layers.
+    Trace(BenchTraceArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -145,6 +147,19 @@ pub(crate) struct BenchDispatchArgs {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchTraceArgs {
+    /// Layers, a multiple of four; twice as many are measured beside them.
+    #[arg(long, default_value_t = 60, value_parser = multiple_of_four)]
+    pub(crate) layers: usize,
+    /// Runs to measure.
+    #[arg(long, default_value_t = 5, value_parser = at_least_one)]
+    pub(crate) runs: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// A number format on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ComputeArg {
@@ -180,6 +195,16 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 fn at_least_two(text: &str) -> Result<usize, String> {
     bounded(text, 2)
+}
+
+fn multiple_of_four(text: &str) -> Result<usize, String> {
+    match bounded(text, 4)? {
+        n if n.is_multiple_of(4) => Ok(n),
+        _ => Err(
+            "must be a multiple of 4: of four layers, three hold a delta rule and one attention"
+                .to_owned(),
+        ),
+    }
 }
 
 fn temperature(text: &str) -> Result<f64, String> {

@@ -10,6 +10,9 @@
 #![forbid(unsafe_code)]
 
 mod attention;
+mod convolution;
+mod delta_rule;
+mod experts;
 mod head;
 mod linear;
 mod mlp;
@@ -20,6 +23,9 @@ mod rotary;
 mod sequence;
 
 pub use attention::{attend, causal_mask};
+pub use convolution::causal_convolution;
+pub use delta_rule::{DeltaInputs, delta_step, gated_delta_rule};
+pub use experts::{Routes, Routing, mix_experts};
 pub use head::{Head, TokenScores};
 pub use linear::linear;
 pub use mlp::swiglu;

@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod step;
+mod trace;
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Step(args) => step::run(args),
         BenchCommand::Dispatch(args) => dispatch::run(args),
+        BenchCommand::Trace(args) => trace::run(args),
     }
 }
 

@@ -1,0 +1,6 @@
+//! Layers on a device, beside plain loops in float64. Needs the CPU plugin.
+
+mod check;
+mod convolution;
+mod delta_rule;
+mod experts;
