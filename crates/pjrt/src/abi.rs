@@ -144,6 +144,9 @@ calls! {
     ExecutableGetCostAnalysis = "PJRT_Executable_GetCostAnalysis" at 408, 40 {
         executable: *mut RawExecutable = 16, num_properties: usize = 24, properties: *const NamedValue = 32,
     }
+    ExecutableOptimizedProgram = "PJRT_Executable_OptimizedProgram" at 424, 32 {
+        executable: *mut RawExecutable = 16, program: *mut Program = 24,
+    }
     ExecutableSerialize = "PJRT_Executable_Serialize" at 432, 56 {
         executable: *const RawExecutable = 16, serialized_bytes: *const u8 = 24, serialized_bytes_size: usize = 32,
         serialized_executable: *mut c_void = 40,

@@ -286,6 +286,12 @@ pub enum Error {
         /// According to the plugin.
         got: String,
     },
+    /// A compiled program that the plugin shows in a form that cannot be read.
+    #[error("the plugin's own account of a compiled program cannot be read: {reason}")]
+    CompiledProgram {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Kernels on a device that is not the host.
     #[error(
         "module '{module}' calls the kernel '{kernel}', but kernels run on the CPU only, not on a {platform}"

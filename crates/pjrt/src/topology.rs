@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    Effort, Error, MemoryStats, Module, Platform, Plugin, Result,
+    Effort, Error, MemoryStats, Module, Operations, Platform, Plugin, Result,
     abi::{self, RawDescription, RawTopology},
     api::Api,
     client::{array_of, text_of},
@@ -254,6 +254,12 @@ impl Compilation {
     #[must_use]
     pub fn cost(&self) -> Option<CostAnalysis> {
         self.report.cost
+    }
+
+    /// What the compiler has made of the program; `None` from a plugin that does not show it.
+    #[must_use]
+    pub fn operations(&self) -> Option<&Operations> {
+        self.report.operations.as_ref()
     }
 
     /// Whether the compile cache had the answer.
