@@ -1,12 +1,14 @@
 //! What a compiler has made of a program: its operations by name, and what its devices send to each other.
 
 mod proto;
+mod scope;
 
 use std::collections::{BTreeMap, HashMap};
 
 use prost::Message;
 
 use proto::{Computation, Instruction, ModuleWithConfig};
+use scope::Scopes;
 
 /// The operations of a compiled program, as it runs on one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,7 +27,8 @@ pub struct Collective {
     pub kind: String,
     /// Size of its result on one device, in bytes.
     pub bytes: u64,
-    /// The location that the module's text gives to the operation it was made for; empty where the compiler says none.
+    /// The location that the module's text gives to the operation it was made for. Where the compiler gives it none, that of the
+    /// nearest operation that it is for, or that it sums up; empty where none has one.
     pub scope: String,
     /// Whether it stands inside of a loop.
     pub in_loop: bool,
@@ -51,6 +54,7 @@ impl Operations {
     /// From the bytes of an `HloModuleProtoWithConfig`.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Operations, prost::DecodeError> {
         let module = ModuleWithConfig::decode(bytes)?.module.unwrap_or_default();
+        let scopes = Scopes::of(&module);
         let in_loop = loops(&module.computations, module.entry);
         let mut operations = Operations::default();
         for computation in &module.computations {
@@ -58,9 +62,14 @@ impl Operations {
             for instruction in &computation.instructions {
                 let opcode = instruction.opcode.clone();
                 *operations.counts.entry(opcode).or_default() += 1;
-                operations
-                    .collectives
-                    .extend(collective(instruction, in_loop));
+                if let Some((kind, bytes)) = collective(instruction) {
+                    operations.collectives.push(Collective {
+                        kind: kind.to_owned(),
+                        bytes,
+                        scope: scopes.find(computation, instruction).to_owned(),
+                        in_loop,
+                    });
+                }
             }
         }
         Ok(operations)
@@ -86,26 +95,22 @@ fn loops(computations: &[Computation], entry: i64) -> HashMap<i64, bool> {
     reached
 }
 
-fn collective(instruction: &Instruction, in_loop: bool) -> Option<Collective> {
+/// Kind, and bytes of the result.
+fn collective(instruction: &Instruction) -> Option<(&str, u64)> {
     let opcode = instruction.opcode.as_str();
     let started = opcode.strip_suffix("-start");
     let kind = started.unwrap_or(opcode);
     if !KINDS.contains(&kind) {
         return None;
     }
-    let shape = instruction.shape.clone().unwrap_or_default();
+    let shape = instruction.shape.as_ref()?;
     // These return what they were given beside what will come; an all-reduce that is started is the result itself.
     let with_operands = started.is_some() && matches!(kind, "all-gather" | "collective-permute");
     let result = match shape.parts.get(1) {
         Some(result) if with_operands => result,
-        _ => &shape,
+        _ => shape,
     };
-    Some(Collective {
-        kind: kind.to_owned(),
-        bytes: result.bytes(),
-        scope: instruction.metadata.clone().unwrap_or_default().op_name,
-        in_loop,
-    })
+    Some((kind, result.bytes()))
 }
 
 #[cfg(test)]

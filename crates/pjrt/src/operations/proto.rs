@@ -33,8 +33,18 @@ pub(super) struct Instruction {
     pub(super) shape: Option<Shape>,
     #[prost(message, optional, tag = "7")]
     pub(super) metadata: Option<Metadata>,
+    #[prost(int64, tag = "35")]
+    pub(super) id: i64,
+    #[prost(int64, repeated, tag = "36")]
+    pub(super) operands: Vec<i64>,
     #[prost(int64, repeated, tag = "38")]
     pub(super) called: Vec<i64>,
+}
+
+impl Instruction {
+    pub(super) fn op_name(&self) -> &str {
+        self.metadata.as_ref().map_or("", |m| m.op_name.as_str())
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -33,6 +33,7 @@ fn instruction(opcode: &str, shape: Shape, called: &[i64]) -> Instruction {
             op_name: format!("layers/{opcode}"),
         }),
         called: called.to_vec(),
+        ..Instruction::default()
     }
 }
 
@@ -211,4 +212,85 @@ fn what_is_called_inside_and_outside_of_loops_is_in_a_loop() {
 fn bytes_that_are_no_program_are_refused() {
     assert!(Operations::decode(&[0x0a, 0xff]).is_err());
     assert_eq!(Operations::decode(&[]), Ok(Operations::default()));
+}
+
+/// An instruction of one element with this number, name and operands.
+fn node(id: i64, opcode: &str, name: &str, operands: &[i64]) -> Instruction {
+    Instruction {
+        metadata: Some(Metadata {
+            op_name: name.to_owned(),
+        }),
+        id,
+        operands: operands.to_vec(),
+        ..instruction(opcode, array(F32, &[]), &[])
+    }
+}
+
+fn scope_of(computations: Vec<(i64, Vec<Instruction>)>) -> String {
+    read(1, computations).collectives.remove(0).scope
+}
+
+#[test]
+fn a_collective_without_a_name_is_known_by_what_it_is_for_or_what_it_sums() {
+    let named = |opcode, name| {
+        scope_of(vec![(
+            1,
+            vec![
+                node(1, "parameter", "Arg_0.1", &[]),
+                node(2, "dot", "before", &[1]),
+                node(3, "copy", "", &[2]),
+                node(4, opcode, name, &[3]),
+                node(5, "copy", "Arg_0.1", &[4]),
+                node(6, "add", "after", &[5]),
+                node(7, "add", "later", &[6]),
+            ],
+        )])
+    };
+    assert_eq!(named("all-gather", "own"), "own");
+    for name in ["", "Arg_0.1"] {
+        assert_eq!(named("all-gather", name), "after");
+        assert_eq!(named("all-reduce-start", name), "before");
+        assert_eq!(named("reduce-scatter", name), "before");
+    }
+    // With nothing on the one side, the other counts.
+    let end = vec![
+        node(1, "parameter", "", &[]),
+        node(2, "dot", "before", &[1]),
+        node(3, "all-gather", "", &[2]),
+    ];
+    assert_eq!(scope_of(vec![(1, end)]), "before");
+}
+
+#[test]
+fn inside_a_fusion_without_names_its_caller_counts() {
+    let call = |name| Instruction {
+        called: vec![2],
+        ..node(2, "fusion", name, &[1])
+    };
+    let inside = vec![
+        node(3, "parameter", "", &[]),
+        node(4, "all-reduce", "", &[3]),
+    ];
+    let outside = |name| {
+        vec![
+            node(1, "parameter", "Arg_0.1", &[]),
+            call(name),
+            node(5, "add", "after", &[2]),
+        ]
+    };
+    assert_eq!(
+        scope_of(vec![(2, inside.clone()), (1, outside("fused"))]),
+        "fused"
+    );
+    assert_eq!(
+        scope_of(vec![(2, inside.clone()), (1, outside(""))]),
+        "after"
+    );
+    // A computation that calls itself is no program; reading it ends all the same.
+    let mut round = inside;
+    round.push(Instruction {
+        called: vec![2],
+        ..node(6, "call", "", &[])
+    });
+    assert_eq!(scope_of(vec![(2, round)]), "");
 }

@@ -4,7 +4,7 @@ use super::{Report, ResultType};
 use crate::{Collective, CostAnalysis, MemoryStats, Operations};
 
 /// First bytes of a record; the number changes with the format.
-const MAGIC: &[u8; 8] = b"report-2";
+const MAGIC: &[u8; 8] = b"report-3";
 
 impl Report {
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -2,6 +2,7 @@
 
 mod corpus;
 mod cost;
+mod made;
 mod offload;
 
 use std::sync::OnceLock;
