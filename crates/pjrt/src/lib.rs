@@ -58,6 +58,7 @@ mod cache;
 mod client;
 mod compile;
 mod compiled;
+mod cuda;
 mod digest;
 mod dtype;
 mod environment;

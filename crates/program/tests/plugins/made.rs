@@ -6,7 +6,7 @@ use ferrotune_graph::{DType, Graph, Mesh, Policy, Rules, Tensor};
 use ferrotune_pjrt::{Client, Collective, Operations, PinnedPlugin, Plugin};
 use ferrotune_program::{Builder, Layout, Leaf};
 
-use super::{topology, tpu7x};
+use super::{h200, topology, tpu7x};
 
 const ROWS: usize = 256;
 const WIDTH: usize = 128;
@@ -173,4 +173,14 @@ fn in_a_loop_is_what_is_sent_in_every_step() {
         );
         assert_eq!(made.count("while"), 2, "{what}");
     }
+}
+
+#[test]
+#[ignore = "needs the CUDA plugin: see the head of `corpus.rs`"]
+fn gpus_of_an_h200_machine_gather_and_reduce_the_same() {
+    let h200 = h200();
+    let made = program(4, once, true).compile_for(&h200).unwrap();
+    eprintln!("{:?} {} {:?} {:?} {:#?} {:#?}", h200.platform(), h200.device_count(), h200.device_memory(), made.memory(), made.cost(), made.operations());
+    let made = program(4, three_times, true).compile_for(&h200).unwrap();
+    eprintln!("{:?} {:#?} {:#?}", made.memory(), made.cost(), made.operations());
 }

@@ -23,6 +23,12 @@ fn topology(name: &str) -> Topology {
     Topology::named(&plugin, name).expect("a slice of four chips")
 }
 
+/// A machine with four GPUs.
+fn h200() -> Topology {
+    let plugin = Plugin::cuda().expect("the CUDA plugin is needed for this test");
+    Topology::gpu(&plugin, "h200", 1, 4).expect("it describes an H200")
+}
+
 /// Traces `f` of arguments with these types for one device.
 fn trace(
     name: &str,
