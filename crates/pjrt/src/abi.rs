@@ -144,6 +144,9 @@ calls! {
     ExecutableGetCostAnalysis = "PJRT_Executable_GetCostAnalysis" at 408, 40 {
         executable: *mut RawExecutable = 16, num_properties: usize = 24, properties: *const NamedValue = 32,
     }
+    ExecutableOptimizedProgram = "PJRT_Executable_OptimizedProgram" at 424, 32 {
+        executable: *mut RawExecutable = 16, program: *mut Program = 24,
+    }
     ExecutableSerialize = "PJRT_Executable_Serialize" at 432, 56 {
         executable: *const RawExecutable = 16, serialized_bytes: *const u8 = 24, serialized_bytes_size: usize = 32,
         serialized_executable: *mut c_void = 40,
@@ -206,11 +209,21 @@ calls! {
 
 layout!(NamedValue, 56 {
     name: *const u8 = 16, name_size: usize = 24, kind: c_int = 32,
-    // A union in C; this crate passes 64-bit integers only, and reads what `NamedValue::value` knows.
+    // A union in C; this crate passes 64-bit integers and texts, and reads what `NamedValue::value` knows.
     value: i64 = 40, value_size: usize = 48,
 });
 
 impl NamedValue {
+    /// A text, which must outlive this.
+    pub(crate) fn of_text(name: &str, value: &str) -> NamedValue {
+        let mut this = NamedValue::new();
+        (this.name, this.name_size) = (name.as_ptr(), name.len());
+        (this.kind, this.value_size) = (NAMED_VALUE_STRING, value.len());
+        // The union's arm for texts is a pointer, as wide as the integer.
+        this.value = value.as_ptr().expose_provenance() as i64;
+        this
+    }
+
     /// A 64-bit integer, if it is one.
     pub(crate) fn int64(&self) -> Option<i64> {
         (self.kind == NAMED_VALUE_INT64).then_some(self.value)
@@ -224,6 +237,8 @@ impl NamedValue {
     }
 }
 
+/// `NamedValue::kind` of a text, whose address is the value.
+pub(crate) const NAMED_VALUE_STRING: c_int = 0;
 /// `NamedValue::kind` of a 64-bit integer.
 pub(crate) const NAMED_VALUE_INT64: c_int = 1;
 /// `NamedValue::kind` of an `f32`, which takes the first half of the value.

@@ -254,6 +254,23 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A GPU that the plugin does not describe, or not one only.
+    #[error("the GPU '{target}' cannot be compiled for: {reason}")]
+    GpuTarget {
+        /// The target as given.
+        target: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A CUDA plugin is asked for where there is none.
+    #[error(
+        "there is no XLA CUDA plugin here: install jax-cuda13-pjrt, nvidia-cuda-nvcc and nvidia-nvvm into the active Python, or set \
+         {variable} to the file jax_plugins/xla_cuda13/xla_cuda_plugin.so of such an installation"
+    )]
+    NoCudaPlugin {
+        /// The environment variable that names one.
+        variable: &'static str,
+    },
     /// Host values that do not fit what they are uploaded as.
     #[error("'{name}' is {expected} but the host array is {got}")]
     Upload {
@@ -285,6 +302,12 @@ pub enum Error {
         expected: String,
         /// According to the plugin.
         got: String,
+    },
+    /// A compiled program that the plugin shows in a form that cannot be read.
+    #[error("the plugin's own account of a compiled program cannot be read: {reason}")]
+    CompiledProgram {
+        /// What is wrong with it.
+        reason: String,
     },
     /// Kernels on a device that is not the host.
     #[error(

@@ -3,11 +3,12 @@
 use std::{fmt, ptr, sync::Arc};
 
 use crate::{
-    ArgSpec, Array, ArraySpec, Error, Kernel, Mesh, Result,
+    ArgSpec, Array, ArraySpec, Error, Kernel, Mesh, Operations, Result,
     abi::{self, RawBuffer, RawEvent, RawLoaded},
     api::Event,
     client::ClientInner,
     kernel::Watch,
+    report::Compiled,
 };
 
 /// An argument of [`Executable::run`].
@@ -132,6 +133,14 @@ impl Executable {
     #[must_use]
     pub fn memory(&self) -> MemoryStats {
         self.memory
+    }
+
+    /// What the compiler has made of the program; `None` from a plugin that does not show it. Read anew at every call.
+    ///
+    /// # Errors
+    /// [`Error::Xla`] when the plugin fails to say, [`Error::CompiledProgram`] when what it says cannot be read.
+    pub fn operations(&self) -> Result<Option<Operations>> {
+        Compiled::of(&self.raw)?.operations()
     }
 
     /// Whether it was loaded from the compile cache.

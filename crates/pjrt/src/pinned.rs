@@ -153,20 +153,24 @@ impl Pin {
 
     /// The library of the package in the active Python, if that has it in whatever version.
     fn installed_path(&self) -> Option<PathBuf> {
-        let script = format!(
-            "import importlib.util as u; s = u.find_spec('{}'); print(list(s.submodule_search_locations)[0] if s else '')",
-            self.module
-        );
-        let output = Command::new("python3")
-            .args(["-c", &script])
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .output();
-        let text = String::from_utf8(output.ok()?.stdout).ok()?;
-        Some(text.trim())
-            .filter(|folder| !folder.is_empty())
-            .map(|folder| Path::new(folder).join(self.file))
+        installed_file(self.module, self.file)
     }
+}
+
+/// Where a file of a module of the active Python is, if there is such a module.
+pub(crate) fn installed_file(module: &str, file: &str) -> Option<PathBuf> {
+    let script = format!(
+        "import importlib.util as u; s = u.find_spec('{module}'); print(list(s.submodule_search_locations)[0] if s else '')"
+    );
+    let output = Command::new("python3")
+        .args(["-c", &script])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let text = String::from_utf8(output.ok()?.stdout).ok()?;
+    Some(text.trim())
+        .filter(|folder| !folder.is_empty())
+        .map(|folder| Path::new(folder).join(file))
 }
 
 /// Whether the pinned wheels run here.

@@ -5,11 +5,11 @@ mod record;
 use std::ffi::c_int;
 
 use crate::{
-    ArgSpec, CostAnalysis, Error, MemoryStats, Module, Result,
+    ArgSpec, CostAnalysis, Error, ErrorCode, MemoryStats, Module, Operations, Result,
     abi::{self, RawExecutable},
     api::Api,
     array::raw_dtype,
-    client::array_of,
+    client::{array_of, text_of},
     executable::LoadedHandle,
     host::byte_len,
 };
@@ -27,6 +27,8 @@ pub(crate) struct Report {
     pub(crate) memory: MemoryStats,
     /// `None` where the plugin does not count.
     pub(crate) cost: Option<CostAnalysis>,
+    /// `None` where the plugin does not show its program.
+    pub(crate) operations: Option<Operations>,
 }
 
 /// A result as it is on one device.
@@ -61,6 +63,7 @@ impl Compiled {
             results: self.results()?,
             memory: self.memory()?,
             cost: self.cost(),
+            operations: self.operations()?,
         })
     }
 
@@ -143,6 +146,33 @@ impl Compiled {
             transcendentals: count("transcendentals"),
             optimal_seconds: count("optimal_seconds"),
         })
+    }
+
+    /// `None` from a plugin that does not show its program, or not in the one form that XLA has for it.
+    pub(crate) fn operations(&self) -> Result<Option<Operations>> {
+        let mut program = abi::Program::new();
+        let mut args = abi::ExecutableOptimizedProgram::new();
+        (args.executable, args.program) = (self.raw, &mut program);
+        // SAFETY: the executable is live; without a place for the code, the plugin writes down the size only, and a pointer to a
+        // static text for the format.
+        match unsafe { self.api.call(&mut args) } {
+            Err(Error::MissingFunction { .. }) => return Ok(None),
+            Err(Error::Xla { code, .. }) if code == ErrorCode::Unimplemented => return Ok(None),
+            other => other?,
+        }
+        let mut code = vec![0_u8; program.code_size];
+        program.code = code.as_mut_ptr();
+        args.program = &mut program;
+        // SAFETY: as above; the place is as large as the plugin has asked for.
+        unsafe { self.api.call(&mut args) }?;
+        // SAFETY: the plugin says that the text is this long, and keeps it.
+        if unsafe { text_of(program.format, program.format_size) } != "hlo_with_config" {
+            return Ok(None);
+        }
+        let operations = Operations::decode(&code).map_err(|error| Error::CompiledProgram {
+            reason: error.to_string(),
+        })?;
+        Ok(Some(operations))
     }
 
     /// Hands the serialized program to `f`; a plugin that cannot serialize is one without a cache.

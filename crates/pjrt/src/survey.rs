@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    PinnedPlugin, Plugin, Result, cache, compiled,
+    PinnedPlugin, Plugin, Result, cache, compiled, cuda,
     pinned::{self, Found},
 };
 
@@ -19,15 +19,17 @@ pub struct Survey {
     pub plugin: Option<Result<Plugin>>,
     /// Where [`Plugin::tpu`] would take the TPU plugin from; it is optional, and not loaded.
     pub tpu: PluginSource,
+    /// Where [`Plugin::cuda`] would take the CUDA plugin from; it is optional, and not loaded. `None` when it is not here.
+    pub cuda: Option<PluginSource>,
     /// The user's cache; `None` when the environment names no place for one.
     pub cache: Option<CacheSurvey>,
 }
 
-/// Where [`Plugin::cpu`] or [`Plugin::tpu`] would take the plugin from.
+/// Where [`Plugin::cpu`], [`Plugin::tpu`] or [`Plugin::cuda`] would take the plugin from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PluginSource {
-    /// The file that `FERROTUNE_PJRT_PLUGIN` or `FERROTUNE_TPU_PLUGIN` names.
+    /// The file that `FERROTUNE_PJRT_PLUGIN`, `FERROTUNE_TPU_PLUGIN` or `FERROTUNE_CUDA_PLUGIN` names.
     Variable(PathBuf),
     /// The user's cache.
     Cached(PathBuf),
@@ -71,6 +73,7 @@ pub fn survey() -> Survey {
         source,
         plugin,
         tpu: self::source(PinnedPlugin::Tpu),
+        cuda: cuda::find(),
         cache: cache::directory().map(survey_cache),
     }
 }

@@ -1,9 +1,11 @@
-//! Compiling for devices that are not here: what a program would need on a named slice of TPUs.
+//! Compiling for devices that are not here: what a program would need on a named slice of TPUs, or on machines with GPUs.
+
+mod gpu;
 
 use std::{fmt, sync::Arc};
 
 use crate::{
-    Effort, Error, MemoryStats, Module, Platform, Plugin, Result,
+    Effort, Error, MemoryStats, Module, Operations, Platform, Plugin, Result,
     abi::{self, RawDescription, RawTopology},
     api::Api,
     client::{array_of, text_of},
@@ -14,9 +16,9 @@ use crate::{
     report::{Compiled, Report},
 };
 
-/// Devices and how they are connected, by name, such as the TPU slice `tpu7x:4x4x8`. Cheap to clone.
+/// Devices and how they are connected, such as the TPU slice `tpu7x:4x4x8`. Cheap to clone.
 ///
-/// The name is that of a TPU generation, then the number of *chips* along each axis; a chip is one or two devices.
+/// The name of a slice is that of a TPU generation, then the number of *chips* along each axis; a chip is one or two devices.
 #[derive(Clone)]
 pub struct Topology(Arc<Inner>);
 
@@ -43,8 +45,21 @@ impl Drop for Inner {
     }
 }
 
+/// What the plugin is given to make a topology of.
+struct Created<'a> {
+    given: &'a str,
+    options: &'a [TextOption<'a>],
+    /// What one device can hold, where only the caller knows.
+    device_memory: Option<u64>,
+}
+
+struct TextOption<'a> {
+    name: &'a str,
+    value: &'a str,
+}
+
 impl Topology {
-    /// The topology of this name. Needs no devices.
+    /// The TPU slice of this name. Needs no devices.
     ///
     /// # Errors
     /// [`Error::Topology`] when the plugin knows none of this name; a CPU plugin knows none at all.
@@ -54,24 +69,46 @@ impl Topology {
             reason,
         };
         check_form(name).map_err(|reason| unknown(reason.to_owned()))?;
+        let created = Created {
+            given: name,
+            options: &[],
+            device_memory: None,
+        };
+        Topology::create(plugin, name.to_owned(), &created, unknown)
+    }
+
+    /// `refused` makes an error of the plugin's refusal.
+    fn create(
+        plugin: &Plugin,
+        name: String,
+        created: &Created<'_>,
+        refused: impl Fn(String) -> Error,
+    ) -> Result<Topology> {
         let api = plugin.api();
+        let options: Vec<abi::NamedValue> = created
+            .options
+            .iter()
+            .map(|option| abi::NamedValue::of_text(option.name, option.value))
+            .collect();
         let mut args = abi::TopologyCreate::new();
-        (args.name, args.name_size) = (name.as_ptr(), name.len());
-        // SAFETY: the name outlives the call.
+        (args.name, args.name_size) = (created.given.as_ptr(), created.given.len());
+        (args.create_options, args.num_options) = (options.as_ptr(), options.len());
+        // SAFETY: the name, the options and the texts that they point to outlive the call.
         unsafe { api.call(&mut args) }.map_err(|error| match error {
-            Error::Xla { message, .. } => unknown(message),
+            Error::Xla { message, .. } => refused(message),
             other => other,
         })?;
         // From here on the topology is destroyed if anything fails.
         let mut inner = Inner {
             plugin: plugin.clone(),
             raw: args.topology,
-            name: name.to_owned(),
+            name,
             platform_name: String::new(),
             device_ids: Vec::new(),
             device_memory: None,
         };
         inner.describe(api)?;
+        inner.device_memory = inner.device_memory.or(created.device_memory);
         Ok(Topology(Arc::new(inner)))
     }
 
@@ -254,6 +291,12 @@ impl Compilation {
     #[must_use]
     pub fn cost(&self) -> Option<CostAnalysis> {
         self.report.cost
+    }
+
+    /// What the compiler has made of the program; `None` from a plugin that does not show it.
+    #[must_use]
+    pub fn operations(&self) -> Option<&Operations> {
+        self.report.operations.as_ref()
     }
 
     /// Whether the compile cache had the answer.

@@ -1,7 +1,8 @@
 //! What was traced, written and compiled, as files for people.
 //!
 //! One folder per program, `NAME-HASH` by the hash of its text: `graph.txt` (nodes with their source), `module.mlir`,
-//! `report.txt` (arguments, operations, work, what is kept for the backward pass, choices made for the platform, memory).
+//! `report.txt` (arguments, operations, work, what is kept for the backward pass, choices made for the platform; then what the
+//! compiler has made of it: memory, operations, collectives).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use ferrotune_graph::{Graph, Module, Tensor};
-use ferrotune_pjrt::{ArraySpec, MemoryStats};
+use ferrotune_pjrt::{ArraySpec, MemoryStats, Operations};
 
 use crate::program::Error;
 
@@ -33,6 +34,12 @@ fn folder() -> Option<&'static Path> {
         (!value.is_empty()).then(|| PathBuf::from(value))
     };
     FOLDER.get_or_init(from_variable).as_deref()
+}
+
+/// What the compiler says of a program that it has made.
+pub(crate) struct Account {
+    pub(crate) memory: MemoryStats,
+    pub(crate) operations: Option<Operations>,
 }
 
 /// The dump of one program, begun before it is compiled, so that a failure to compile leaves its text behind.
@@ -111,18 +118,48 @@ impl Dump {
     }
 
     /// What the compiler says.
-    pub(crate) fn compiled(&self, memory: MemoryStats) -> Result<(), Error> {
+    pub(crate) fn compiled(&self, account: &Account) -> Result<(), Error> {
         let path = self.0.join("report.txt");
-        let text = format!(
+        let memory = account.memory;
+        let mut text = format!(
             "\nmemory of each device in bytes\n  {} arguments\n  {} results, {} of them in the memory of arguments\n  {} temporaries\n  \
              {} host temporaries\n",
             memory.argument, memory.output, memory.alias, memory.temp, memory.host_temp,
         );
+        compiled_operations(&mut text, account.operations.as_ref());
         let mut file = std::fs::OpenOptions::new()
             .append(true)
             .open(&path)
             .map_err(failed(&path))?;
         file.write_all(text.as_bytes()).map_err(failed(&path))
+    }
+}
+
+/// Operations and collectives of the compiled program.
+fn compiled_operations(text: &mut String, operations: Option<&Operations>) {
+    let unknown = "  this plugin does not show them";
+    let _ = writeln!(text, "\noperations of the compiled program");
+    let Some(operations) = operations else {
+        let _ = writeln!(
+            text,
+            "{unknown}\n\ncollectives of the compiled program\n{unknown}"
+        );
+        return;
+    };
+    for (opcode, count) in &operations.counts {
+        let _ = writeln!(text, "  {count:6}  {opcode}");
+    }
+    let _ = writeln!(text, "\ncollectives of the compiled program");
+    if operations.collectives.is_empty() {
+        let _ = writeln!(text, "  none");
+    }
+    for made in &operations.collectives {
+        let place = if made.in_loop { ", in a loop" } else { "" };
+        let _ = writeln!(
+            text,
+            "  {} of {} bytes on a device{place}: {}",
+            made.kind, made.bytes, made.scope
+        );
     }
 }
 

@@ -1,9 +1,9 @@
 //! Building, compiling and calling a program.
 
 use ferrotune_graph::{Graph, Lowered, Mesh, Module, Output, Platform, Rules, Tensor};
-use ferrotune_pjrt::{Arg, Client, Compilation, Executable, MemoryStats, Topology};
+use ferrotune_pjrt::{Arg, Client, Compilation, Executable, MemoryStats, Operations, Topology};
 
-use crate::dump::Dump;
+use crate::dump::{Account, Dump};
 use crate::group::Group;
 use crate::layout::Layout;
 
@@ -161,7 +161,7 @@ impl Builder {
         &self,
         platform: Platform,
         compile: impl FnOnce(&Module) -> Result<T, ferrotune_pjrt::Error>,
-        memory: impl FnOnce(&T) -> MemoryStats,
+        account: impl FnOnce(&T) -> Result<Account, ferrotune_pjrt::Error>,
     ) -> Result<(Module, T), Error> {
         let Lowered { module, choices } = self.lower(platform);
         let dump = Dump::begin(&module)?;
@@ -172,7 +172,7 @@ impl Builder {
         }
         let compiled = compile(&module)?;
         if let Some(dump) = &dump {
-            dump.compiled(memory(&compiled))?;
+            dump.compiled(&account(&compiled)?)?;
         }
         Ok((module, compiled))
     }
@@ -184,8 +184,13 @@ impl Builder {
     #[track_caller]
     pub fn compile_for(&self, topology: &Topology) -> Result<Compilation, Error> {
         let compile = |module: &Module| topology.compile(module);
-        let (_, compilation) =
-            self.compile_with(topology.platform(), compile, Compilation::memory)?;
+        let account = |made: &Compilation| {
+            Ok(Account {
+                memory: made.memory(),
+                operations: made.operations().cloned(),
+            })
+        };
+        let (_, compilation) = self.compile_with(topology.platform(), compile, account)?;
         Ok(compilation)
     }
 
@@ -195,11 +200,14 @@ impl Builder {
     /// What the plugin says of the module.
     #[track_caller]
     pub fn compile(self, client: &Client) -> Result<Program, Error> {
-        let (module, executable) = self.compile_with(
-            client.platform(),
-            |module| client.compile(module),
-            Executable::memory,
-        )?;
+        let account = |made: &Executable| {
+            Ok(Account {
+                memory: made.memory(),
+                operations: made.operations()?,
+            })
+        };
+        let (module, executable) =
+            self.compile_with(client.platform(), |module| client.compile(module), account)?;
         Ok(Program {
             module,
             executable,
@@ -240,6 +248,14 @@ impl Program {
     /// Bytes that one execution needs on each device.
     pub fn memory(&self) -> MemoryStats {
         self.executable.memory()
+    }
+
+    /// What the compiler has made of the program; `None` from a plugin that does not show it. Read anew at every call.
+    ///
+    /// # Errors
+    /// What the plugin reports instead.
+    pub fn operations(&self) -> Result<Option<Operations>, Error> {
+        Ok(self.executable.operations()?)
     }
 
     /// Whether the executable was found in the compile cache.

@@ -75,6 +75,9 @@ fn a_dump_says_what_was_traced_written_and_compiled() {
         "stablehlo.while",
         "bytes on the device: layers/mlp/einsum tensor<3x4x4xf32>",
         "64 results, 64 of them in the memory of arguments",
+        "\noperations of the compiled program\n",
+        "     2  while\n",
+        "\ncollectives of the compiled program\n  all-gather of 128 bytes on a device, in a loop: layers/mlp\n",
     ] {
         assert!(report.contains(part), "`{part}` is not in\n{report}");
     }

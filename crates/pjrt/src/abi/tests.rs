@@ -54,9 +54,10 @@ fn functions_sit_where_the_c_header_puts_them() {
             slot::<ExecutableDestroy>(),
             slot::<ExecutableNumOutputs>(),
             slot::<ExecutableGetCostAnalysis>(),
+            slot::<ExecutableOptimizedProgram>(),
             slot::<ExecutableSerialize>()
         ],
-        [40, 44, 46, 49]
+        [40, 44, 46, 48, 49]
     );
     let loaded = [
         slot::<LoadedDestroy>(),

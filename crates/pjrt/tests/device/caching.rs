@@ -19,6 +19,12 @@ fn child_compile() {
         .compile(&add_one(&mesh, &a, true))
         .expect("it compiles");
     assert_eq!(program.memory().alias, 8);
+    let operations = program.operations().expect("the plugin says");
+    let operations = operations.expect("a CPU plugin shows its programs");
+    assert_eq!(
+        (operations.count("add"), operations.collectives),
+        (1, vec![])
+    );
     let results = program
         .run(vec![Arg::Moved(upload(
             &client,

@@ -1,11 +1,19 @@
 //! Programs of every construct, with their gradients, through every compiler at hand: both CPU plugins, and device-less the
 //! TPU's for two generations. What an emitter writes must be what all of them read.
+//!
+//! NVIDIA's compiler is large and not fetched, so its test is ignored unless asked for. To run it:
+//!
+//! ```text
+//! pip install --target DIR --no-deps jax-cuda13-pjrt==0.12.0.1 nvidia-cuda-nvcc==13.5.37 nvidia-nvvm==13.5.37
+//! FERROTUNE_CUDA_PLUGIN=DIR/jax_plugins/xla_cuda13/xla_cuda_plugin.so \
+//!     cargo test -p ferrotune-program --test plugins -- --ignored h200
+//! ```
 
 use ferrotune_graph::{DType, Graph, HostArray, Mesh, Policy, Residual, Rules, Sharding, Tensor};
 use ferrotune_pjrt::{Client, PinnedPlugin, Plugin, Topology};
 use ferrotune_program::{Builder, Layout, Leaf};
 
-use super::{topology, tpu7x};
+use super::{h200, topology, tpu7x};
 
 type Trace = fn(&Graph, &[Tensor]) -> Vec<Tensor>;
 
@@ -94,6 +102,12 @@ fn the_tpu_compiler_reads_every_program_for_the_newest_slices() {
 #[test]
 fn the_tpu_compiler_reads_every_program_for_older_slices() {
     on_topology(&topology("v5e:2x2"));
+}
+
+#[test]
+#[ignore = "needs the CUDA plugin: see the head of this file"]
+fn the_cuda_compiler_reads_every_program_for_an_h200() {
+    on_topology(&h200());
 }
 
 fn elementwise(_: &Graph, t: &[Tensor]) -> Vec<Tensor> {

@@ -2,6 +2,7 @@
 
 mod corpus;
 mod cost;
+mod made;
 mod offload;
 
 use std::sync::OnceLock;
@@ -20,6 +21,12 @@ fn topology(name: &str) -> Topology {
     let plugin = Plugin::tpu(&mut |line| eprintln!("{line}"))
         .expect("the TPU plugin is needed for these tests");
     Topology::named(&plugin, name).expect("a slice of four chips")
+}
+
+/// A machine with four GPUs.
+fn h200() -> Topology {
+    let plugin = Plugin::cuda().expect("the CUDA plugin is needed for this test");
+    Topology::gpu(&plugin, "h200", 1, 4).expect("it describes an H200")
 }
 
 /// Traces `f` of arguments with these types for one device.
