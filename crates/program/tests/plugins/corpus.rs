@@ -9,7 +9,9 @@
 //!     cargo test -p ferrotune-program --test plugins -- --ignored h200
 //! ```
 
-use ferrotune_graph::{DType, Graph, HostArray, Mesh, Policy, Residual, Rules, Sharding, Tensor};
+use ferrotune_graph::{
+    DType, Graph, HostArray, Mesh, Policy, Precision, Residual, Rules, Sharding, Tensor,
+};
 use ferrotune_pjrt::{Client, PinnedPlugin, Plugin, Topology};
 use ferrotune_program::{Builder, Layout, Leaf};
 
@@ -31,6 +33,10 @@ const CORPUS: &[(&str, Trace)] = &[
     ("branches", branches),
     ("given_derivative", given_derivative),
     ("random", random),
+    ("ordering", ordering),
+    ("systems", systems),
+    ("groups", groups),
+    ("batched_rows", batched_rows),
     ("regions", regions),
     ("collectives", collectives),
 ];
@@ -226,6 +232,48 @@ fn random(g: &Graph, t: &[Tensor]) -> Vec<Tensor> {
     let bits = ferrotune_graph::random::threefry_2x32([&key, &key], [&counter, &counter]);
     let uniform = ferrotune_graph::random::open_uniform(&bits[0]);
     vec![(uniform * &t[0]).sum_all()]
+}
+
+fn ordering(g: &Graph, t: &[Tensor]) -> Vec<Tensor> {
+    let x = &t[0];
+    let places = g.iota(DType::S32, &[8, 16], 1);
+    let (keys, carried) = x.sort_by_key(&[&places, &(x * 2.0)], 1, true);
+    let (largest, at) = x.top_k(3);
+    let running = x.cumulative_max(1) * x.cumulative_min(0);
+    let loss = (keys * &carried[1]).sum_all() + largest.square().sum_all() + running.sum_all();
+    vec![loss, carried[0].clone(), at, x.argmin(1)]
+}
+
+fn systems(g: &Graph, t: &[Tensor]) -> Vec<Tensor> {
+    let solved = t[1].solve_triangular(&t[0].transpose(&[1, 0]), true, true);
+    let exact = g.einsum_with(
+        "ab,ab->ab",
+        &solved,
+        &solved,
+        DType::F32,
+        Precision::Highest,
+    );
+    vec![(exact + solved.erf()).sum_all()]
+}
+
+fn groups(g: &Graph, t: &[Tensor]) -> Vec<Tensor> {
+    let matrices = t[1].reshape(&[4, 4, 16]);
+    let sizes = g.constant(HostArray::from_slice(&[4], &[3_i32, 0, 4, 1]).unwrap());
+    let rows = t[0].slice(1, 0, 4);
+    vec![
+        g.ragged_dot(&rows, &matrices, &sizes, DType::F32)
+            .square()
+            .sum_all(),
+    ]
+}
+
+fn batched_rows(g: &Graph, t: &[Tensor]) -> Vec<Tensor> {
+    let x = t[0].reshape(&[2, 4, 16]);
+    let ids = g.constant(HostArray::from_slice(&[2, 3], &[3_i32, 0, 3, 1, 1, 2]).unwrap());
+    let order = g.constant(HostArray::from_slice(&[8], &[3_i32, 0, 1, 2, 7, 6, 5, 4]).unwrap());
+    let inverse = g.constant(HostArray::from_slice(&[8], &[1_i32, 2, 3, 0, 7, 6, 5, 4]).unwrap());
+    let moved = t[0].permute_rows(&order, &inverse);
+    vec![x.take_along(1, &ids).square().sum_all() + (moved * &t[0]).sum_all()]
 }
 
 fn split(dims: &[&str]) -> Sharding {

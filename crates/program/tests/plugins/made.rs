@@ -180,7 +180,20 @@ fn in_a_loop_is_what_is_sent_in_every_step() {
 fn gpus_of_an_h200_machine_gather_and_reduce_the_same() {
     let h200 = h200();
     let made = program(4, once, true).compile_for(&h200).unwrap();
-    eprintln!("{:?} {} {:?} {:?} {:#?} {:#?}", h200.platform(), h200.device_count(), h200.device_memory(), made.memory(), made.cost(), made.operations());
+    eprintln!(
+        "{:?} {} {:?} {:?} {:#?} {:#?}",
+        h200.platform(),
+        h200.device_count(),
+        h200.device_memory(),
+        made.memory(),
+        made.cost(),
+        made.operations()
+    );
     let made = program(4, three_times, true).compile_for(&h200).unwrap();
-    eprintln!("{:?} {:#?} {:#?}", made.memory(), made.cost(), made.operations());
+    eprintln!(
+        "{:?} {:#?} {:#?}",
+        made.memory(),
+        made.cost(),
+        made.operations()
+    );
 }
