@@ -22,7 +22,7 @@ COPY = ROOT / "target" / "mutants"
 RULES = ["crates/graph/src/ops", "crates/graph/src/control", "crates/graph/src/autodiff.rs"]
 TEST = ["cargo", "test", "-q", "-p", "ferrotune-program", "--test", "language"]
 SKIP = ["--", "--skip", "random_graphs", "--skip", "golden"]
-LIMIT_SECONDS = 300  # a copy may loop for ever
+LIMIT_SECONDS = 900  # a copy may loop for ever
 
 # What a copy may change, as (pattern, replacement); applied to one match at a time.
 CHANGES = [

@@ -7,7 +7,8 @@
 
 use ferrotune_graph::{DType, Graph, Policy, Tensor};
 use ferrotune_nn::{
-    Head, Params, Rotation, Sequence, attend, causal_mask, linear, rms_norm, rotate, swiglu,
+    CacheView, Head, Params, Rotation, Sequence, attend, attend_cache, causal_mask, linear,
+    rms_norm, rotate, swiglu,
 };
 
 use crate::config::ModelConfig;
@@ -137,26 +138,24 @@ impl Decoder<'_> {
         (self.finish(&carry[0]), kept)
     }
 
-    /// One more token per row, written to cache slot `slot`.
+    /// One more token per row, written to cache slot `slot`; each row reads the slots from `first` to that one.
     ///
     /// # Shapes
-    /// `tokens` and `positions` s32 `[B,1]`, `slot` s32 scalar, `readable` boolean `[B,1,S]` (slots that each row may
-    /// read, the new one included) → hidden `[B,1,D]` and the cache with the slot filled.
+    /// `tokens` and `positions` s32 `[B,1]`, `slot` s32 scalar, `first` s32 `[B]` → hidden `[B,1,D]` and the cache with
+    /// the slot filled.
     #[track_caller]
     pub fn decode(
         &self,
         tokens: &Tensor,
         positions: &Tensor,
         slot: &Tensor,
-        readable: &Tensor,
+        first: &Tensor,
         cache: &Cache,
     ) -> (Tensor, Cache) {
         let g = self.graph();
         let x = g.scope("embed", || self.embed(tokens));
         let rotation = Rotation::new(positions, self.config.head_dim, self.config.rope_theta);
         let (names, layers) = self.stacked_layers();
-        let dims = cache.keys.dims();
-        let window = [&[1], &dims[1..]].concat();
         let carry = vec![x, cache.keys.clone(), cache.values.clone()];
         let count = self.config.num_hidden_layers;
         let (mut carry, _) = g.scope("layers", || {
@@ -170,18 +169,19 @@ impl Decoder<'_> {
                     let zero = g.scalar(0.0, DType::S32);
                     let store = |whole: &Tensor, new: &Tensor| {
                         let new = new.transpose(&[0, 2, 1, 3]).expand(0);
-                        let whole =
-                            whole.dynamic_update_slice(&new, &[index, &zero, &zero, slot, &zero]);
-                        let layer =
-                            whole.dynamic_slice(&[index, &zero, &zero, &zero, &zero], &window);
-                        (whole, layer.reshape(&dims[1..]))
+                        whole.dynamic_update_slice(&new, &[index, &zero, &zero, slot, &zero])
                     };
                     let mut cache = Vec::new();
                     let x = self.layer(&params, &carry[0], &rotation, |q, k, v| {
-                        let (keys, k) = store(&carry[1], k);
-                        let (values, v) = store(&carry[2], v);
-                        cache = vec![keys, values];
-                        attend(q, &k, &v, readable)
+                        let view = CacheView {
+                            keys: store(&carry[1], k),
+                            values: store(&carry[2], v),
+                            layer: index.clone(),
+                            first: first.clone(),
+                            last: slot.clone(),
+                        };
+                        cache = vec![view.keys.clone(), view.values.clone()];
+                        attend_cache(q, &view)
                     });
                     (std::iter::once(x).chain(cache).collect(), vec![])
                 },

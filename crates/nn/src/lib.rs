@@ -11,6 +11,7 @@
 
 mod attention;
 mod convolution;
+mod decode_attention;
 mod delta_rule;
 mod experts;
 mod head;
@@ -24,6 +25,7 @@ mod sequence;
 
 pub use attention::{attend, causal_mask};
 pub use convolution::causal_convolution;
+pub use decode_attention::{CacheView, attend_cache};
 pub use delta_rule::{DeltaInputs, delta_step, gated_delta_rule};
 pub use experts::{Routes, Routing, mix_experts};
 pub use head::{Head, TokenScores};

@@ -198,15 +198,11 @@ impl<'a> Blueprint<'a> {
         let decoder = self.decoder(params);
         let slot = generated + (self.config.prompt_width() - 1) as f64;
         let position = &slot - asked.start.expand(1);
-        let slots = g.iota(DType::S32, &[1, 1, self.config.slots()], 2);
-        let readable = slots
-            .ge(&asked.start.reshape(&[self.config.batch, 1, 1]))
-            .and(&slots.le(&slot));
         let cache = Cache {
             keys: keys.clone(),
             values: values.clone(),
         };
-        let (hidden, cache) = decoder.decode(token, &position, &slot, &readable, &cache);
+        let (hidden, cache) = decoder.decode(token, &position, &slot, &asked.start, &cache);
         let logits = g.scope("head", || decoder.head(1.0, 1).logits(&hidden));
         let logits = logits.reshape(&[self.config.batch, self.model.vocab_size]);
         let choice = g.scope("choose", || asked.draw.choose(&logits, generated));

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use ferrotune_graph::{DType, Graph, HostArray, Mesh, Rules, Tensor};
+use ferrotune_graph::{DType, Graph, HostArray, Mesh, Platform, Rules, Tensor};
 use ferrotune_pjrt::{Client, Plugin};
 use ferrotune_program::{Argument, Builder, Group, Layout, Leaf, Program};
 
@@ -27,24 +27,25 @@ impl Function {
         args: &[HostArray],
         f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
     ) -> Self {
-        let (mesh, rules) = (Mesh::single(), Rules::unsharded(&[]));
-        let leaf = |(i, (dtype, dims)): (usize, (DType, Vec<usize>))| {
-            Leaf::new(&i.to_string(), dtype, &dims, &vec!["_"; dims.len()])
-        };
-        let types = args.iter().map(|a| (a.dtype(), a.dims().to_vec()));
-        let leaves: Vec<Leaf> = types.enumerate().map(leaf).collect();
-        let layout = Layout::new(&mesh, &rules, &leaves).unwrap();
-        let mut builder = Builder::new(name, &mesh, &rules);
-        let inputs = builder.input("args", &layout);
-        let results = f(builder.graph(), &inputs);
-        let types = results.iter().map(|t| (t.dtype(), t.dims()));
-        let leaves: Vec<Leaf> = types.enumerate().map(leaf).collect();
-        let out = Layout::new(&mesh, &rules, &leaves).unwrap();
-        builder.output(&out, &results);
+        let (builder, layout) = trace(name, args, f);
         let program = builder
             .compile(client())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         Self { program, layout }
+    }
+
+    /// The text of a function of the same arrays, for another platform.
+    pub(crate) fn text(
+        &self,
+        args: &[HostArray],
+        platform: Platform,
+        f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
+    ) -> String {
+        trace(self.program.name(), args, f)
+            .0
+            .lower(platform)
+            .module
+            .text
     }
 
     pub(crate) fn run(&self, args: &[HostArray]) -> Vec<HostArray> {
@@ -52,6 +53,28 @@ impl Function {
         let results = self.program.call(vec![Argument::Borrowed(&group)]).unwrap();
         results[0].to_host().unwrap()
     }
+}
+
+fn trace(
+    name: &str,
+    args: &[HostArray],
+    f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
+) -> (Builder, Layout) {
+    let (mesh, rules) = (Mesh::single(), Rules::unsharded(&[]));
+    let leaf = |(i, (dtype, dims)): (usize, (DType, Vec<usize>))| {
+        Leaf::new(&i.to_string(), dtype, &dims, &vec!["_"; dims.len()])
+    };
+    let types = args.iter().map(|a| (a.dtype(), a.dims().to_vec()));
+    let leaves: Vec<Leaf> = types.enumerate().map(leaf).collect();
+    let layout = Layout::new(&mesh, &rules, &leaves).unwrap();
+    let mut builder = Builder::new(name, &mesh, &rules);
+    let inputs = builder.input("args", &layout);
+    let results = f(builder.graph(), &inputs);
+    let types = results.iter().map(|t| (t.dtype(), t.dims()));
+    let leaves: Vec<Leaf> = types.enumerate().map(leaf).collect();
+    let out = Layout::new(&mesh, &rules, &leaves).unwrap();
+    builder.output(&out, &results);
+    (builder, layout)
 }
 
 /// Numbers without pattern, uniform in `low..high`.

@@ -2,5 +2,6 @@
 
 mod check;
 mod convolution;
+mod decode_attention;
 mod delta_rule;
 mod experts;

@@ -1,0 +1,237 @@
+//! Attention of one new token per row over a cache of keys and values, for decoding.
+//!
+//! On the CPU it is a kernel of this process. XLA would copy one layer out of the cache at every step and multiply with all
+//! slots, filled or not; the kernel reads the filled slots where they are.
+
+use ferrotune_graph::{
+    Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
+};
+use ferrotune_pjrt::Element;
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use crate::attention::attend;
+
+/// Keys and values of all layers, and which part of them one step reads.
+#[derive(Clone, Debug)]
+pub struct CacheView {
+    /// Keys `[L,B,K,S,E]`.
+    pub keys: Tensor,
+    /// Values `[L,B,K,S,E]`.
+    pub values: Tensor,
+    /// The layer, s32 scalar.
+    pub layer: Tensor,
+    /// The first slot that each row reads, s32 `[B]`.
+    pub first: Tensor,
+    /// The last slot, that of the new token, s32 scalar.
+    pub last: Tensor,
+}
+
+/// `softmax(q·kᵀ / √E) · v` over the slots `first ..= last` of one layer, f32 inside.
+///
+/// Every row must read at least one slot.
+///
+/// # Shapes
+/// `q [B,1,H,E]`, a cache of the same element type (f32, bf16 or f16) → `[B,1,H,E]`.
+/// # Source
+/// As [`attend`].
+#[track_caller]
+pub fn attend_cache(q_b1he: &Tensor, cache: &CacheView) -> Tensor {
+    let g = q_b1he.graph();
+    let operands = [
+        q_b1he,
+        &cache.keys,
+        &cache.values,
+        &cache.layer,
+        &cache.first,
+        &cache.last,
+    ];
+    let portable = |x: &[Tensor]| {
+        let [q, keys, values, layer, first, last] = x else {
+            panic!("six operands were passed")
+        };
+        let (dims, zero) = (keys.dims(), g.scalar(0.0, DType::S32));
+        let window = [&[1], &dims[1..]].concat();
+        let of_layer = |whole: &Tensor| {
+            let start = [layer, &zero, &zero, &zero, &zero];
+            whole.dynamic_slice(&start, &window).reshape(&dims[1..])
+        };
+        let slots = g.iota(DType::S32, &[1, 1, dims[3]], 2);
+        let readable = slots.ge(&first.expand(1).expand(1)).and(&slots.le(last));
+        vec![attend(q, &of_layer(keys), &of_layer(values), &readable)]
+    };
+    g.kernel(&ATTEND_CACHE, &operands, &[], portable).remove(0)
+}
+
+static ATTEND_CACHE: KernelRule = KernelRule {
+    kernel: Kernel {
+        name: "attend_cache",
+        run,
+    },
+    infer,
+    cost: |inputs, outputs| Cost {
+        // Two products with every slot that might be filled.
+        flops: 4.0 * outputs[0].elements() as f64 * inputs[1].dims[3] as f64,
+        ..Cost::movement(&inputs[..1], outputs)
+    },
+};
+
+fn infer(inputs: &[TensorType], _: &Attributes) -> Result<Vec<TensorType>, String> {
+    let [q, keys, values, layer, first, last] = inputs else {
+        return Err(
+            "takes queries, keys, values, a layer, first slots and the last slot".to_owned(),
+        );
+    };
+    let (&[b, 1, h, e], &[_, rows, k, _, size]) = (&q.dims[..], &keys.dims[..]) else {
+        return Err("queries are [B,1,H,E], keys [L,B,K,S,E]".to_owned());
+    };
+    if keys != values || rows != b || size != e || h % k != 0 {
+        return Err("queries and cache differ in rows, heads or head size".to_owned());
+    }
+    if q.dtype != keys.dtype || ![DType::F32, DType::BF16, DType::F16].contains(&q.dtype) {
+        return Err("queries and cache are of one type: f32, bf16 or f16".to_owned());
+    }
+    let index = |dims: &[usize]| TensorType::new(DType::S32, dims);
+    if *layer != index(&[]) || *first != index(&[b]) || *last != index(&[]) {
+        return Err(
+            "the layer and the last slot are s32 scalars, the first slots s32 [B]".to_owned(),
+        );
+    }
+    Ok(vec![q.clone()])
+}
+
+fn run(call: &mut KernelCall<'_>) -> Result<(), String> {
+    match call.inputs()[0].dtype() {
+        DType::BF16 => run_in::<bf16>(call),
+        DType::F16 => run_in::<f16>(call),
+        _ => run_in::<f32>(call),
+    }
+}
+
+/// An element that is read and written as f32.
+trait Number: Element + Copy + Send + Sync {
+    fn wide(self) -> f32;
+    fn narrow(value: f32) -> Self;
+}
+
+impl Number for f32 {
+    fn wide(self) -> f32 {
+        self
+    }
+    fn narrow(value: f32) -> Self {
+        value
+    }
+}
+
+impl Number for bf16 {
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+    fn narrow(value: f32) -> Self {
+        bf16::from_f32(value)
+    }
+}
+
+impl Number for f16 {
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+    fn narrow(value: f32) -> Self {
+        f16::from_f32(value)
+    }
+}
+
+/// Products below this number are done faster than threads are woken.
+const WORTH_THREADS: usize = 1 << 19;
+
+fn run_in<T: Number>(call: &mut KernelCall<'_>) -> Result<(), String> {
+    let (inputs, outputs) = call.parts();
+    let &[_, b, k, s, e] = inputs[1].dims() else {
+        return Err("the cache has five dimensions".to_owned());
+    };
+    let heads = inputs[0].dims()[2] / k; // query heads of each key head
+    let (q, keys, values) = (
+        inputs[0].as_slice::<T>()?,
+        inputs[1].as_slice::<T>()?,
+        inputs[2].as_slice::<T>()?,
+    );
+    let slot = |slot: i32| usize::try_from(slot).unwrap_or(0).min(s - 1);
+    let (layer, last) = (
+        inputs[3].as_slice::<i32>()?[0],
+        slot(inputs[5].as_slice::<i32>()?[0]),
+    );
+    let first = inputs[4].as_slice::<i32>()?;
+    // As XLA does, an index outside of the cache reads its nearest layer.
+    let layers = inputs[1].dims()[0];
+    let layer = usize::try_from(layer).unwrap_or(0).min(layers - 1);
+    let out = outputs[0].as_mut_slice::<T>()?;
+    let group = |(at, out): (usize, &mut [T])| {
+        let begin = (layer * b * k + at) * s * e;
+        let filled = slot(first[at / k]).min(last)..last + 1;
+        let part = |all: &'_ [T]| begin + filled.start * e..(begin + filled.end * e).min(all.len());
+        let q = &q[at * heads * e..][..heads * e];
+        one_group(q, &keys[part(keys)], &values[part(values)], e, out);
+    };
+    let groups = heads * e;
+    if b * k * (last + 1) * groups < WORTH_THREADS {
+        out.chunks_mut(groups).enumerate().for_each(group);
+    } else {
+        out.par_chunks_mut(groups).enumerate().for_each(group);
+    }
+    Ok(())
+}
+
+/// The query heads of one key head: `q [G,E]`, keys and values `[S,E]` → `[G,E]`, in one pass with a running maximum.
+fn one_group<T: Number>(q: &[T], keys: &[T], values: &[T], e: usize, out: &mut [T]) {
+    let heads = q.len() / e;
+    let scale = (e as f32).sqrt().recip();
+    let q: Vec<f32> = q.iter().map(|q| q.wide() * scale).collect();
+    let (mut peak, mut total) = (vec![f32::NEG_INFINITY; heads], vec![0.0_f32; heads]);
+    let mut sum = vec![0.0_f32; heads * e];
+    let (mut key, mut value) = (vec![0.0_f32; e], vec![0.0_f32; e]);
+    for (k, v) in keys.chunks_exact(e).zip(values.chunks_exact(e)) {
+        key.iter_mut().zip(k).for_each(|(wide, k)| *wide = k.wide());
+        value
+            .iter_mut()
+            .zip(v)
+            .for_each(|(wide, v)| *wide = v.wide());
+        for (g, (q, sum)) in q.chunks_exact(e).zip(sum.chunks_exact_mut(e)).enumerate() {
+            let score = dot(q, &key);
+            if score > peak[g] {
+                let shrink = (peak[g] - score).exp();
+                peak[g] = score;
+                total[g] *= shrink;
+                sum.iter_mut().for_each(|s| *s *= shrink);
+            }
+            let weight = (score - peak[g]).exp();
+            total[g] += weight;
+            sum.iter_mut()
+                .zip(&value)
+                .for_each(|(s, v)| *s += weight * v);
+        }
+    }
+    for ((out, sum), total) in out.chunks_exact_mut(e).zip(sum.chunks_exact(e)).zip(&total) {
+        out.iter_mut()
+            .zip(sum)
+            .for_each(|(out, s)| *out = T::narrow(s / total));
+    }
+}
+
+/// Sums of eight lanes, so that the compiler may use vector registers.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0_f32; 8];
+    let (a8, b8) = (a.chunks_exact(8), b.chunks_exact(8));
+    let rest: f32 = a8
+        .remainder()
+        .iter()
+        .zip(b8.remainder())
+        .map(|(a, b)| a * b)
+        .sum();
+    for (a, b) in a8.zip(b8) {
+        lanes
+            .iter_mut()
+            .zip(a.iter().zip(b))
+            .for_each(|(lane, (a, b))| *lane += a * b);
+    }
+    lanes.iter().sum::<f32>() + rest
+}

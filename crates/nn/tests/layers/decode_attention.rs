@@ -1,0 +1,121 @@
+//! Attention over a cache: the kernel, its portable form, and a plain loop.
+
+use ferrotune_graph::{DType, Graph, HostArray, Platform, Tensor};
+use ferrotune_nn::{CacheView, attend_cache};
+
+use crate::check::{Function, Noise};
+
+/// Layers, rows, key heads, query heads of each, slots, head size.
+type Sizes = [usize; 6];
+
+fn arguments([l, b, k, g, s, e]: Sizes, layer: i32, first: &[i32], last: i32) -> Vec<HostArray> {
+    let mut noise = Noise::new(1);
+    let scalar = |v: i32| HostArray::from_slice(&[], &[v]).unwrap();
+    vec![
+        noise.array(&[b, 1, k * g, e], -2.0, 2.0),
+        noise.array(&[l, b, k, s, e], -2.0, 2.0),
+        noise.array(&[l, b, k, s, e], -2.0, 2.0),
+        scalar(layer),
+        HostArray::from_slice(&[b], first).unwrap(),
+        scalar(last),
+    ]
+}
+
+fn read(x: &[Tensor], dtype: DType) -> Tensor {
+    let view = CacheView {
+        keys: x[1].convert(dtype),
+        values: x[2].convert(dtype),
+        layer: x[3].clone(),
+        first: x[4].clone(),
+        last: x[5].clone(),
+    };
+    attend_cache(&x[0].convert(dtype), &view).convert(DType::F32)
+}
+
+fn plain(
+    args: &[HostArray],
+    [_, b, k, g, s, e]: Sizes,
+    layer: usize,
+    first: &[i32],
+    last: usize,
+) -> Vec<f64> {
+    let at = |i: usize, n: usize| f64::from(args[i].as_slice::<f32>()[n]);
+    let mut out = Vec::new();
+    for row in 0..b {
+        for head in 0..k * g {
+            let slot = |t: usize| (((layer * b + row) * k + head / g) * s + t) * e;
+            let q = (row * k * g + head) * e;
+            let slots = first[row] as usize..last + 1;
+            let score = |t: usize| {
+                (0..e)
+                    .map(|i| at(0, q + i) * at(1, slot(t) + i))
+                    .sum::<f64>()
+                    / (e as f64).sqrt()
+            };
+            let odds: Vec<f64> = slots.clone().map(|t| score(t).exp()).collect();
+            let total: f64 = odds.iter().sum();
+            out.extend((0..e).map(|i| {
+                slots
+                    .clone()
+                    .zip(&odds)
+                    .map(|(t, o)| o / total * at(2, slot(t) + i))
+                    .sum::<f64>()
+            }));
+        }
+    }
+    out
+}
+
+#[test]
+fn the_kernel_reads_the_filled_slots_of_its_layer() {
+    // Small, and large enough for threads; a head size that vector lanes do not divide.
+    for sizes in [[2, 3, 2, 3, 7, 5], [3, 4, 3, 4, 200, 64]] {
+        let (first, last) = (vec![0, 2, 5, 3], sizes[4] as i32 - 2);
+        let first = &first[..sizes[1]];
+        let args = arguments(sizes, 1, first, last);
+        let found =
+            Function::new("attend_cache", &args, |_, x| vec![read(x, DType::F32)]).run(&args);
+        let expected = plain(&args, sizes, 1, first, last as usize);
+        for (a, b) in found[0].as_slice::<f32>().iter().zip(expected) {
+            assert!((f64::from(*a) - b).abs() < 2e-6, "{a} instead of {b}");
+        }
+        for dtype in [DType::BF16, DType::F16] {
+            let narrow =
+                Function::new("attend_cache", &args, |_, x| vec![read(x, dtype)]).run(&args);
+            let pairs = narrow[0]
+                .as_slice::<f32>()
+                .iter()
+                .zip(found[0].as_slice::<f32>());
+            for (a, b) in pairs {
+                assert!((a - b).abs() < 0.05, "{a} instead of {b}"); // operands of eight bits or more
+            }
+        }
+    }
+}
+
+#[test]
+fn the_portable_form_computes_the_same() {
+    let sizes = [2, 3, 2, 3, 9, 8];
+    let args = arguments(sizes, 1, &[0, 4, 2], 6);
+    let both = Function::new("both", &args, |g: &Graph, x| {
+        let kernel = read(x, DType::F32);
+        // Outside of the CPU the portable form is written; here it is traced by hand.
+        let layer = |t: &Tensor| t.slice(0, 1, 2).reshape(&[3, 2, 9, 8]);
+        let slots = g.iota(DType::S32, &[1, 1, 9], 2);
+        let readable = slots.ge(&x[4].expand(1).expand(1)).and(&slots.le(&x[5]));
+        let portable = ferrotune_nn::attend(&x[0], &layer(&x[1]), &layer(&x[2]), &readable);
+        vec![kernel, portable]
+    });
+    let found = both.run(&args);
+    for (a, b) in found[0]
+        .as_slice::<f32>()
+        .iter()
+        .zip(found[1].as_slice::<f32>())
+    {
+        assert!((a - b).abs() < 2e-6, "{a} instead of {b}");
+    }
+    let text = |platform| both.text(&args, platform, |_, x| vec![read(x, DType::F32)]);
+    assert!(text(Platform::Cpu).contains("kernel = \"attend_cache\""));
+    assert!(!text(Platform::Tpu).contains("custom_call"));
+    assert!(text(Platform::Tpu).contains("dot_general"));
+}
