@@ -56,7 +56,7 @@ impl Topology {
             device_memory: description.memory(),
         };
         let name = format!("{target}:{hosts}x{devices_per_host}");
-        let topology = Topology::create(plugin, name, &created, &refused)?;
+        let topology = Topology::create(plugin, name, &created, refused)?;
         // Plugins describe GPUs of all vendors, take any, and end the process when they compile for another vendor's.
         let (own, wanted) = (&topology.0.platform_name, description.platform());
         if !own.eq_ignore_ascii_case(wanted) {
