@@ -16,6 +16,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let found = survey();
     plugin_lines(&found, &mut trouble)?;
     tpu_lines(&found)?;
+    cuda_lines(&found)?;
     cache_lines(&found, &mut trouble)?;
     python_lines(&found, &mut trouble)?;
     if trouble.is_empty() {
@@ -154,6 +155,25 @@ fn tpu_lines(found: &Survey) -> Result<(), Failure> {
             "  from          nowhere: none is pinned for {os} {arch}"
         )),
         other => print(format_args!("  from          {other:?}")),
+    }
+}
+
+/// Optional and never fetched: only compiling for a GPU that is not here needs it.
+fn cuda_lines(found: &Survey) -> Result<(), Failure> {
+    print("\nCUDA plugin (optional: compiles for GPUs without having one)")?;
+    match &found.cuda {
+        Some(PluginSource::Variable(path)) => print(format_args!(
+            "  from          FERROTUNE_CUDA_PLUGIN = {}",
+            path.display()
+        )),
+        Some(PluginSource::Installed(path)) => print(format_args!(
+            "  from          a Python package, {}",
+            path.display()
+        )),
+        Some(other) => print(format_args!("  from          {other:?}")),
+        None => print(
+            "  from          not here: pip install jax-cuda13-pjrt nvidia-cuda-nvcc nvidia-nvvm, or set FERROTUNE_CUDA_PLUGIN",
+        ),
     }
 }
 

@@ -157,7 +157,10 @@ impl Compiled {
         // static text for the format.
         match unsafe { self.api.call(&mut args) } {
             Err(Error::MissingFunction { .. }) => return Ok(None),
-            Err(Error::Xla { code, .. }) if code == ErrorCode::Unimplemented => return Ok(None),
+            Err(Error::Xla {
+                code: ErrorCode::Unimplemented,
+                ..
+            }) => return Ok(None),
             other => other?,
         }
         let mut code = vec![0_u8; program.code_size];

@@ -193,3 +193,27 @@ fn operations(text: &str) -> BTreeMap<&str, usize> {
     }
     counts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Operations, compiled_operations};
+
+    #[test]
+    fn a_program_that_sends_nothing_and_one_that_is_not_shown_are_told_apart() {
+        let text = |operations: Option<&Operations>| {
+            let mut text = String::new();
+            compiled_operations(&mut text, operations);
+            text
+        };
+        let mut silent = Operations::default();
+        silent.counts.insert("dot".to_owned(), 2);
+        assert_eq!(
+            text(Some(&silent)),
+            "\noperations of the compiled program\n       2  dot\n\ncollectives of the compiled program\n  none\n"
+        );
+        assert_eq!(
+            text(None).matches("this plugin does not show them").count(),
+            2
+        );
+    }
+}

@@ -56,7 +56,15 @@ impl Topology {
             device_memory: description.memory(),
         };
         let name = format!("{target}:{hosts}x{devices_per_host}");
-        Topology::create(plugin, name, &created, refused)
+        let topology = Topology::create(plugin, name, &created, refused)?;
+        // Plugins describe GPUs of all vendors, take any, and end the process when they compile for another vendor's.
+        let (own, wanted) = (&topology.0.platform_name, description.platform());
+        if !own.eq_ignore_ascii_case(wanted) {
+            return Err(refused(format!(
+                "it needs a plugin for {wanted}, not for {own}"
+            )));
+        }
+        Ok(topology)
     }
 }
 
@@ -75,6 +83,10 @@ impl Description {
     /// What people call it.
     fn name(&self) -> &str {
         self.field("device_description_str").unwrap_or_default()
+    }
+
+    fn platform(&self) -> &str {
+        self.field("platform_name").unwrap_or_default()
     }
 
     fn memory(&self) -> Option<u64> {
@@ -183,11 +195,9 @@ mod tests {
             memory("h100"),
             Err("it may be any of NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe".to_owned())
         );
-        for unknown in ["h20", "h100-sxm4", "h200-"] {
-            let named = memory(unknown);
-            let ok = unknown == "h200-";
-            assert_eq!(named.is_ok(), ok, "{unknown}");
-            assert!(ok || named.unwrap_err().contains("NVIDIA A100-SXM4-80GB"));
+        for unknown in ["h20", "h100-sxm4", "mig-h200"] {
+            let error = memory(unknown).expect_err("there is no such thing");
+            assert!(error.starts_with("the plugin knows NVIDIA H200 141GB HBM3e, "));
         }
         assert!(memory("").is_err());
         assert_eq!(

@@ -3,6 +3,7 @@
 mod arrays;
 mod caching;
 mod donation;
+mod gpus;
 mod kernels;
 mod loading;
 mod programs;

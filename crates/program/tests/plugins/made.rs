@@ -177,23 +177,16 @@ fn in_a_loop_is_what_is_sent_in_every_step() {
 
 #[test]
 #[ignore = "needs the CUDA plugin: see the head of `corpus.rs`"]
-fn gpus_of_an_h200_machine_gather_and_reduce_the_same() {
-    let h200 = h200();
-    let made = program(4, once, true).compile_for(&h200).unwrap();
-    eprintln!(
-        "{:?} {} {:?} {:?} {:#?} {:#?}",
-        h200.platform(),
-        h200.device_count(),
-        h200.device_memory(),
-        made.memory(),
-        made.cost(),
-        made.operations()
-    );
-    let made = program(4, three_times, true).compile_for(&h200).unwrap();
-    eprintln!(
-        "{:?} {:#?} {:#?}",
-        made.memory(),
-        made.cost(),
-        made.operations()
-    );
+fn the_h200s_of_one_machine_gather_and_reduce_alike() {
+    let reduce = ("reduce-scatter", WHOLE / 4, LAYER);
+    for (trace, gathers, looped) in [(once as Trace, 1, false), (three_times, 2, true)] {
+        let compiled = program(4, trace, true).compile_for(&h200()).unwrap();
+        let made = compiled.operations().unwrap();
+        let gather = ("all-gather", WHOLE, LAYER);
+        let expected: Vec<_> = std::iter::repeat_n(gather, gathers)
+            .chain([reduce])
+            .map(|(kind, bytes, scope)| (kind, bytes, scope, looped))
+            .collect();
+        assert_collectives(&format!("{made:?}"), made, &expected);
+    }
 }
