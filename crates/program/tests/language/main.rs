@@ -5,6 +5,7 @@ mod control;
 mod conversions;
 mod derivatives;
 mod golden;
+mod groups;
 mod indexing;
 mod jax;
 mod linear_algebra;
