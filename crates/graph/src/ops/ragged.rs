@@ -1,6 +1,8 @@
 //! Products of groups of rows, each group with its own matrix: the experts of a mixture.
 //!
-//! The rows of a group stand together, groups in order, `sizes` says how many rows each has. A TPU has an operation for it.
+//! The rows of a group stand together, groups in order, `sizes` says how many rows each has. A TPU has an operation for it;
+//! libtpu 0.0.52 makes of it a product of all rows with all matrices and a mask, G times the work, unless it is compiled
+//! with `xla_tpu_enable_ragged_dot_kernel`: then it counts 2·M·K·N, for all three forms below.
 //! Elsewhere the rows are walked in tiles that never cross a group: at most M / tile + G steps, each one product of a tile
 //! with the matrix of its group, so that the work is that of one M × K × N product plus the unused parts of tiles.
 //!

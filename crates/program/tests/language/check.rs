@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use ferrotune_graph::{DType, Graph, HostArray, Mesh, Rules, Tensor};
+use ferrotune_graph::{DType, Graph, HostArray, Mesh, Output, Platform, Rules, Sharding, Tensor};
 use ferrotune_pjrt::{Client, Plugin};
 use ferrotune_program::{Argument, Builder, Group, Layout, Leaf, Program};
 
@@ -121,6 +121,27 @@ pub(crate) fn run(
     f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
 ) -> Vec<HostArray> {
     run_on(&Mesh::single(), name, args, f)
+}
+
+/// The text of one result of two f32 or bf16 arguments.
+pub(crate) fn text(
+    platform: Platform,
+    dims: [&[usize]; 2],
+    dtype: DType,
+    f: impl FnOnce(&Graph, &Tensor, &Tensor) -> Tensor,
+) -> String {
+    let g = Graph::new("text", Mesh::single(), Rules::default());
+    let [a, b] = [("a", dims[0]), ("b", dims[1])]
+        .map(|(name, d)| g.input(name, dtype, d, &vec!["_"; d.len()]));
+    let tensor = f(&g, &a, &b);
+    let sharding = Sharding::replicated(tensor.rank());
+    let output = Output {
+        name: "y".into(),
+        tensor,
+        sharding,
+        replaces: None,
+    };
+    g.lower(platform, &[output], &[]).module.text
 }
 
 /// Checks the derivative of `f` with respect to every element of every argument, in float64.

@@ -6,6 +6,7 @@ mod control;
 mod conversions;
 mod derivatives;
 mod golden;
+mod groups;
 mod indexing;
 mod jax;
 mod kernels;

@@ -161,6 +161,27 @@ fn cost_counts_matmuls_exactly_and_loops_by_their_steps() {
 }
 
 #[test]
+fn cost_counts_element_wise_work_as_xla_does() {
+    let g = Graph::new("cost", Mesh::single(), Rules::default());
+    let x = g.input("x", DType::F32, &[8, 16], &["_", "_"]);
+    let of = |y: Tensor| (g.cost(&[&y]).flops, g.cost(&[&y]).transcendentals);
+    let n = 8.0 * 16.0;
+    assert_eq!(of(x.erf()), (0.0, n));
+    assert_eq!(of(x.pow(&x)), (0.0, n));
+    assert_eq!(of(x.atan2(&x)), (0.0, n));
+    assert_eq!(of(x.tan()), (0.0, n));
+    assert_eq!(of(&x + &x), (n, 0.0));
+    assert_eq!(of(x.convert(DType::BF16)), (n, 0.0));
+    assert_eq!(of(x.gt(&x)), (n, 0.0));
+    assert_eq!(of(x.sum(&[1])), (n - 8.0, 0.0));
+    assert_eq!(of(x.transpose(&[1, 0])), (0.0, 0.0));
+    assert_eq!(of(x.sort_by_key(&[], 1, false).0), (4.0 * n, 0.0));
+    let ids = g.iota(DType::S32, &[5], 0);
+    let rows = x.slice(0, 0, 5);
+    assert_eq!(of(x.scatter_add_rows(&ids, &rows)), (5.0 * 16.0, 0.0));
+}
+
+#[test]
 #[should_panic(expected = "element types f32 and bf16 are mixed")]
 fn element_types_are_not_mixed_silently() {
     lower(|_, x| x + x.convert(DType::BF16));
