@@ -22,6 +22,7 @@ mod param;
 mod params;
 mod rotary;
 mod sequence;
+mod tiled;
 
 pub use attention::{attend, causal_mask};
 pub use convolution::causal_convolution;
@@ -36,6 +37,7 @@ pub use param::{Init, ParamSpec};
 pub use params::Params;
 pub use rotary::{Rotation, rotate};
 pub use sequence::Sequence;
+pub use tiled::{Places, TileSizes, attend_tiled};
 
 /// Every logical axis that parameters and activations name, for the sharding rules.
 pub const LOGICAL_AXES: [&str; 8] = [

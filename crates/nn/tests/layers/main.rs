@@ -5,3 +5,4 @@ mod convolution;
 mod decode_attention;
 mod delta_rule;
 mod experts;
+mod tiled;
