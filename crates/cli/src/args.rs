@@ -105,6 +105,8 @@ pub(crate) enum BenchCommand {
     Step(BenchStepArgs),
     /// The cost of calling a program that does nothing, by its number of arrays.
     Dispatch(BenchDispatchArgs),
+    /// Attention over a row of documents: only the tiles where they meet, beside all with a mask.
+    Attention(BenchAttentionArgs),
     /// The time to trace, differentiate, write and compile a hybrid model, by its number of layers.
     Trace(BenchTraceArgs),
 }
@@ -145,6 +147,56 @@ pub(crate) struct BenchDispatchArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchAttentionArgs {
+    /// Tokens of the row.
+    #[arg(long, default_value_t = 4096, value_parser = at_least_one)]
+    pub(crate) tokens: usize,
+    /// Query heads.
+    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
+    pub(crate) heads: usize,
+    /// Query heads that share a key head.
+    #[arg(long, default_value_t = 1, value_parser = at_least_one)]
+    pub(crate) group: usize,
+    /// Size of a head.
+    #[arg(long, default_value_t = 128, value_parser = at_least_one)]
+    pub(crate) head_size: usize,
+    /// Numbers of documents to measure.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 5, 13, 16], value_parser = at_least_one)]
+    pub(crate) documents: Vec<usize>,
+    /// Queries x keys of a tile, forward.
+    #[arg(long, default_value = "512x256", value_parser = tile)]
+    pub(crate) blocks: (usize, usize),
+    /// Queries x keys of a tile, backward.
+    #[arg(long, default_value = "256x256", value_parser = tile)]
+    pub(crate) backward_blocks: (usize, usize),
+    /// Leave the dense form out.
+    #[arg(long)]
+    pub(crate) tiled_only: bool,
+    /// Number format of operands.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::F32)]
+    pub(crate) compute_dtype: ComputeArg,
+    /// Runs to measure, after one to warm up.
+    #[arg(long, default_value_t = 5, value_parser = at_least_one)]
+    pub(crate) runs: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl BenchAttentionArgs {
+    pub(crate) fn kv_heads(&self) -> usize {
+        (self.heads / self.group).max(1)
+    }
+
+    pub(crate) fn sizes(&self) -> ferrotune_nn::TileSizes {
+        ferrotune_nn::TileSizes {
+            forward: self.blocks,
+            backward: self.backward_blocks,
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -205,6 +257,13 @@ fn multiple_of_four(text: &str) -> Result<usize, String> {
                 .to_owned(),
         ),
     }
+}
+
+fn tile(text: &str) -> Result<(usize, usize), String> {
+    let parts = text
+        .split_once('x')
+        .ok_or("must be queries x keys, such as 512x256")?;
+    Ok((at_least_one(parts.0)?, at_least_one(parts.1)?))
 }
 
 fn temperature(text: &str) -> Result<f64, String> {

@@ -1,5 +1,6 @@
 //! `ferrotune bench`: numbers about this machine and this build. Synthetic data, nothing is saved.
 
+mod attention;
 mod dispatch;
 mod step;
 mod trace;
@@ -12,6 +13,7 @@ use crate::failure::Failure;
 pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Step(args) => step::run(args),
+        BenchCommand::Attention(args) => attention::run(args),
         BenchCommand::Dispatch(args) => dispatch::run(args),
         BenchCommand::Trace(args) => trace::run(args),
     }

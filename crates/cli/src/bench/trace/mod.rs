@@ -111,7 +111,7 @@ fn build(device: &Device, layout: &Layout, layers: usize) -> (Builder, [Duration
 /// Seconds to compile, unless it was in the cache, and to load it from there.
 fn compile(device: &Device, layers: usize) -> Result<(Option<f64>, f64), Failure> {
     let layout = hybrid::layout(device, layers)?;
-    let mut timed = || {
+    let timed = || {
         let (builder, _) = build(device, &layout, layers);
         let begun = Instant::now();
         let program = builder.compile(&device.client).or_fail()?;
