@@ -47,6 +47,7 @@ impl Tiles {
             .next_power_of_two()
             .clamp(SMALLEST, LARGEST)
             .min(rows.max(1));
+        // Cut, so that wrong sizes do not make the loop longer than the rows are.
         let ends = sizes
             .cumulative_sum(0)
             .minimum(&sizes.scalar_like(rows as f64));

@@ -56,6 +56,35 @@ fn rows_meet_the_matrix_of_their_group() {
 }
 
 #[test]
+fn outer_products_are_summed_over_all_rows_of_their_group() {
+    // Groups of many tiles, of one, of none; rows of no group at the end.
+    let (m, k, n) = (75, 3, 4);
+    for sizes in [&[75][..], &[0, 60, 10], &[20, 0, 38, 17, 0]] {
+        let groups = sizes.len();
+        let (a, b) = (noise(&[m, k], 1, false), noise(&[m, n], 2, false));
+        let counts = HostArray::from_slice(&[groups], sizes).unwrap();
+        let out = run("outer", &[a.clone(), b.clone(), counts], |g, x| {
+            vec![g.ragged_outer(&x[0], &x[1], &x[2], DType::F64)]
+        });
+        let (a, b, found) = (
+            a.as_slice::<f64>(),
+            b.as_slice::<f64>(),
+            out[0].as_slice::<f64>(),
+        );
+        let mut first = 0;
+        for (g, size) in sizes.iter().enumerate() {
+            let rows = first..first + *size as usize;
+            for (i, j) in (0..k).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                let sum: f64 = rows.clone().map(|r| a[r * k + i] * b[r * n + j]).sum();
+                let x = found[(g * k + i) * n + j];
+                assert!((x - sum).abs() < 1e-12, "{sizes:?} group {g}: {x} {sum}");
+            }
+            first = rows.end;
+        }
+    }
+}
+
+#[test]
 fn rows_of_no_group_are_not_looked_at() {
     let mut rows = vec![1.0; 6];
     rows[5] = f64::NAN;

@@ -140,6 +140,24 @@ fn equal_keys_keep_their_order_in_both_directions() {
 }
 
 #[test]
+fn many_equal_keys_keep_their_order() {
+    // More than a plugin sorts by insertion, which is stable by itself.
+    let n = 3000;
+    let values: Vec<i32> = (0..n).map(|i| i * 7919 % 5).collect();
+    let out = run("stable_long", &[s32(&[3000], &values)], |g, x| {
+        let places = g.iota(DType::S32, &[3000], 0);
+        let sorted = |descending| x[0].sort_by_key(&[&places], 0, descending).1.remove(0);
+        vec![sorted(false), sorted(true)]
+    });
+    let mut places: Vec<i32> = (0..n).collect();
+    places.sort_by_key(|i| values[*i as usize]);
+    assert_eq!(out[0].as_slice::<i32>(), places);
+    places.sort();
+    places.sort_by_key(|i| -values[*i as usize]);
+    assert_eq!(out[1].as_slice::<i32>(), places);
+}
+
+#[test]
 fn nan_sorts_as_the_largest_and_zeros_of_both_signs_are_equal() {
     let keys = f32s(&[7], &[NAN, 0.0, -INF, -0.0, -NAN, INF, -1.0]);
     let out = run("sort_nan", &[keys], |g, x| {
