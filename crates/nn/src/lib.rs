@@ -20,7 +20,7 @@ mod rotary;
 mod sequence;
 
 pub use attention::{attend, causal_mask};
-pub use head::{EntropyUse, Head, HeadMode, HeadSettings, TokenScores};
+pub use head::{Combine, EntropyUse, Head, HeadMode, HeadSettings, PartialLoss, TokenScores};
 pub use linear::linear;
 pub use mlp::swiglu;
 pub use norm::rms_norm;

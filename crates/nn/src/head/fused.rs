@@ -9,25 +9,25 @@ use ferrotune_graph::{DType, Graph, Tensor};
 use super::loops::{Chunks, Tiles};
 use super::plain::{hits, logits, shift, weigh};
 use super::projection::Projection;
-use super::region::Tokens;
+use super::region::Region;
 use super::{EntropyUse, Head, TokenScores, wide};
 
 /// What is known of each token after some tiles of the vocabulary.
 #[derive(Clone)]
-struct Running {
+pub(super) struct Running {
     /// The largest logit.
-    peak: Tensor,
+    pub(super) peak: Tensor,
     /// `Σ exp(z − m)`, with `m` the peak where it is finite, else 0.
-    total: Tensor,
+    pub(super) total: Tensor,
     /// `Σ exp(z − m)·(z − m)`.
-    weighted: Tensor,
+    pub(super) weighted: Tensor,
     /// The logit of the target, if it was seen.
-    target: Tensor,
+    pub(super) target: Tensor,
 }
 
 impl Running {
     /// Of no tile.
-    fn nothing(g: &Graph, dtype: DType, dims: &[usize]) -> Self {
+    pub(super) fn nothing(g: &Graph, dtype: DType, dims: &[usize]) -> Self {
         let full = |value| g.full(value, dtype, dims);
         Self {
             peak: full(f64::NEG_INFINITY),
@@ -37,7 +37,7 @@ impl Running {
         }
     }
 
-    fn from(parts: &[Tensor]) -> Self {
+    pub(super) fn from(parts: &[Tensor]) -> Self {
         let [peak, total, weighted, target] = parts else {
             unreachable!("four numbers for each token")
         };
@@ -49,7 +49,7 @@ impl Running {
         }
     }
 
-    fn parts(self) -> Vec<Tensor> {
+    pub(super) fn parts(self) -> Vec<Tensor> {
         vec![self.peak, self.total, self.weighted, self.target]
     }
 
@@ -64,26 +64,28 @@ impl Running {
         (&self.total * &factor, moved * factor)
     }
 
-    /// After one more tile: logits `z [n,v]`, and where they are the target's.
+    /// After one more tile: logits `z [n,v]`, and where they are the target's. Also what its exponents are shifted by
+    /// `[n]`, and `exp(z − m)`.
     ///
     /// # Source
     /// Milakov and Gimelshein (2018), algorithm 3.
-    fn absorb(&self, z: &Tensor, hit: &Tensor) -> Self {
+    pub(super) fn absorb(&self, z: &Tensor, hit: &Tensor) -> (Self, Tensor, Tensor) {
         let peak = self.peak.maximum(&z.max(&[1]));
         let m = shift(&peak);
         let (total, weighted) = self.shifted_to(&m);
         let shifted = z - m.expand(1);
         let exp = shifted.exp();
-        Self {
+        let next = Self {
             peak,
             total: total + exp.sum(&[1]),
             weighted: weighted + weigh(&exp, &shifted).sum(&[1]),
             target: &self.target + hit.select(z, &z.scalar_like(0.0)).sum(&[1]),
-        }
+        };
+        (next, m, exp)
     }
 
     /// Over the devices along `axes`, each of which saw a part of the vocabulary: a maximum and three sums a token.
-    fn combined(self, axes: &[&str]) -> Self {
+    pub(super) fn combined(self, axes: &[&str]) -> Self {
         if axes.is_empty() {
             return self;
         }
@@ -156,14 +158,17 @@ impl Pass<'_> {
     fn forward(&self, x: &Tensor) -> Running {
         let g = self.graph();
         let nothing = Running::nothing(&g, self.dtype(), &self.targets.dims());
-        let found = self.tiles.walk(&g, nothing.parts(), |start, width, carry| {
-            let tile = self.projection.tile(start, width);
+        let found = self.tiles.walk(&g, nothing.parts(), |place, carry| {
+            let tile = self.projection.tile(&place.start, place.width);
             let given = [x, &self.targets, &self.mask].map(Clone::clone);
             let stacked = given.into_iter().chain(carry.iter().cloned()).collect();
             let (_, next) = self.chunks.walk(&g, vec![], stacked, |_, _, slice| {
                 let z = self.logits(&Self::unmasked(&slice[0], &slice[2]), &tile.weight);
                 let hit = hits(&tile.columns, &slice[1]);
-                (vec![], Running::from(&slice[3..]).absorb(&z, &hit).parts())
+                (
+                    vec![],
+                    Running::from(&slice[3..]).absorb(&z, &hit).0.parts(),
+                )
             });
             next
         });
@@ -202,8 +207,8 @@ impl Pass<'_> {
         given.extend(&rows.entropy);
         let dx = g.full(0.0, dtype, &x.dims());
         let dw = self.projection.weight.zeros_like();
-        let found = self.tiles.walk(&g, vec![dx, dw], |start, width, carry| {
-            let tile = self.projection.tile(start, width);
+        let found = self.tiles.walk(&g, vec![dx, dw], |place, carry| {
+            let tile = self.projection.tile(&place.start, place.width);
             let dw_tile = g.full(0.0, dtype, &tile.weight.dims());
             let mut sums = vec![dw_tile];
             // One tile writes each chunk of dx once; several add to it, in place.
@@ -238,7 +243,7 @@ impl Pass<'_> {
                 .expect("it is in one")
                 .clone();
             let part = self.projection.scatter(&sums[0]);
-            vec![dx, self.projection.write(&carry[1], &part, start)]
+            vec![dx, self.projection.write(&carry[1], &part, &place.start)]
         });
         Gradients {
             x: found[0].clone(),
@@ -257,11 +262,11 @@ fn add_at(whole: &Tensor, part: &Tensor, chunk: &Tensor) -> Tensor {
 
 impl Head {
     /// Scores with a derivative of their own.
-    pub(super) fn fused(&self, projection: &Projection, tokens: &Tokens) -> TokenScores {
-        let g = tokens.x.graph().clone();
-        let chunks = Chunks::of(tokens.count(), self.settings.token_chunk);
+    pub(super) fn fused(&self, region: &Region) -> TokenScores {
+        let (g, projection) = (region.x.graph().clone(), &region.projection);
+        let chunks = Chunks::of(region.tokens[0].dim(0), self.settings.token_chunk);
         let tiles = projection.tiles(self.settings.vocab_chunk);
-        let cut = chunks.cut(&[&tokens.x, &tokens.targets, &tokens.mask]);
+        let cut = chunks.cut(&[&region.x, &region.tokens[0], &region.tokens[1]]);
         let pass = |weight: &Tensor| Pass {
             head: self,
             projection: projection.with(weight),

@@ -126,22 +126,26 @@ impl Tiles {
         self.full + usize::from(self.rest > 0)
     }
 
-    /// Runs `body(start, width, carry) → carry` for every tile: traced once for those of full width and once for the rest,
-    /// so that the weights need no padding, which would be a copy of them.
+    /// Runs `body(place, carry) → carry` for every tile: traced once for those of full width and once for the rest, so that
+    /// the weights need no padding, which would be a copy of them.
     pub(super) fn walk(
         &self,
         g: &Graph,
         carry: Vec<Tensor>,
-        body: impl Fn(&Tensor, usize, &[Tensor]) -> Vec<Tensor>,
+        body: impl Fn(&Place, &[Tensor]) -> Vec<Tensor>,
     ) -> Vec<Tensor> {
-        let at = |entry: usize| g.scalar(entry as f64, DType::S32);
+        let place = |index: Tensor, width: usize| Place {
+            start: &index * self.width as f64,
+            index,
+            width,
+        };
+        let at = |tile: usize| g.scalar(tile as f64, DType::S32);
         let carry = match self.full {
             0 => carry,
-            1 => body(&at(0), self.width, &carry),
+            1 => body(&place(at(0), self.width), &carry),
             _ => {
                 let step = |index: &Tensor, carry: &[Tensor], _: &[Tensor]| {
-                    let start = index * self.width as f64;
-                    (body(&start, self.width, carry), vec![])
+                    (body(&place(index.clone(), self.width), carry), vec![])
                 };
                 g.scan(Policy::recompute(), carry, vec![], self.full, step)
                     .0
@@ -150,8 +154,17 @@ impl Tiles {
         if self.rest == 0 {
             return carry;
         }
-        body(&at(self.full * self.width), self.rest, &carry)
+        body(&place(at(self.full), self.rest), &carry)
     }
+}
+
+/// Where a tile lies.
+pub(super) struct Place {
+    /// Its number, s32.
+    pub(super) index: Tensor,
+    /// Its first entry, s32.
+    pub(super) start: Tensor,
+    pub(super) width: usize,
 }
 
 #[cfg(test)]

@@ -34,11 +34,13 @@ mod plain;
 mod projection;
 mod region;
 mod settings;
+mod single_pass;
 
 use ferrotune_graph::{DType, Tensor};
 
 use projection::Tile;
 pub use settings::{EntropyUse, HeadMode, HeadSettings};
+pub use single_pass::{Combine, PartialLoss};
 
 /// How hidden states are scored.
 #[derive(Clone, Debug)]
@@ -126,9 +128,11 @@ impl Head {
         let mask = mask.unwrap_or(&all);
         let scores = match self.settings.mode {
             HeadMode::Off => self.plain(x, &self.all_weights(x.dtype()), &[], targets, mask),
-            HeadMode::Local => self.by_region(x, targets, mask, Self::local),
+            HeadMode::Local => self.scores_in_region(x, targets, mask, Self::local),
             // Scores alone are the same in both: what the single pass saves is in the derivative.
-            HeadMode::Fused | HeadMode::SinglePass => self.by_region(x, targets, mask, Self::fused),
+            HeadMode::Fused | HeadMode::SinglePass => {
+                self.scores_in_region(x, targets, mask, Self::fused)
+            }
         };
         let masked = |t: &Tensor| mask.select(t, &t.scalar_like(0.0));
         let entropy = match self.entropy {

@@ -3,8 +3,8 @@
 use ferrotune_graph::Tensor;
 
 use super::loops::Chunks;
-use super::projection::{Projection, Tile};
-use super::region::Tokens;
+use super::projection::Tile;
+use super::region::Region;
 use super::{Head, TokenScores, wide};
 
 /// Logits in the wide type: `x […,D]` times a weight of the same element type.
@@ -78,10 +78,10 @@ impl Head {
     }
 
     /// One chunk of tokens after the other. The weights are gathered for each, and gathered again for its derivative.
-    pub(super) fn local(&self, projection: &Projection, tokens: &Tokens) -> TokenScores {
-        let g = tokens.x.graph().clone();
-        let chunks = Chunks::of(tokens.count(), self.settings.token_chunk);
-        let slices = chunks.cut(&[&tokens.x, &tokens.targets, &tokens.mask]);
+    pub(super) fn local(&self, region: &Region) -> TokenScores {
+        let (g, projection) = (region.x.graph().clone(), &region.projection);
+        let chunks = Chunks::of(region.tokens[0].dim(0), self.settings.token_chunk);
+        let slices = chunks.cut(&[&region.x, &region.tokens[0], &region.tokens[1]]);
         let axes = projection.split_axes();
         let (_, found) = chunks.walk(&g, vec![], slices, |_, _, slice| {
             let tile = projection.whole();

@@ -55,6 +55,14 @@ impl Projection {
         }
     }
 
+    /// What was gathered, as if it were all there is.
+    pub(super) fn gathered_whole(&self, tile: &Tile) -> Self {
+        Self {
+            split: Split::default(),
+            ..self.with(&tile.weight)
+        }
+    }
+
     fn graph(&self) -> &Graph {
         self.weight.graph()
     }
@@ -184,5 +192,14 @@ impl Projection {
         let mut at = [&zero, &zero];
         at[self.vocab_dim()] = start;
         whole.dynamic_update_slice(part, &at)
+    }
+
+    /// `whole` with `part` added to the tile at `start`, in place.
+    pub(super) fn add(&self, whole: &Tensor, part: &Tensor, start: &Tensor) -> Tensor {
+        let zero = self.graph().scalar(0.0, DType::S32);
+        let mut at = [&zero, &zero];
+        at[self.vocab_dim()] = start;
+        let before = whole.dynamic_slice(&at, &part.dims());
+        whole.dynamic_update_slice(&(before + part), &at)
     }
 }

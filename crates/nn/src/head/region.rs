@@ -1,30 +1,26 @@
 //! Every device scores its own tokens: the region, and what of the weights it has to gather.
 
-use ferrotune_graph::{DType, Mesh, Sharding, Tensor};
+use ferrotune_graph::{Mesh, Sharding, Tensor};
 
 use super::projection::{Projection, Split, VocabAxis};
 use super::{Head, TokenScores};
 
-/// The tokens of one device.
-pub(super) struct Tokens {
-    /// Hidden states `[N,D]`.
+/// What one device has to do.
+pub(super) struct Region {
+    /// Its hidden states `[N,D]`.
     pub(super) x: Tensor,
-    /// s32 `[N]`.
-    pub(super) targets: Tensor,
-    /// Boolean `[N]`.
-    pub(super) mask: Tensor,
+    /// What else it has of its tokens, `[N]` each: targets, mask, perhaps more.
+    pub(super) tokens: Vec<Tensor>,
+    /// Its part of the weights.
+    pub(super) projection: Projection,
+    /// Mesh axes along which devices have other tokens.
+    pub(super) token_axes: Vec<String>,
 }
 
-impl Tokens {
-    pub(super) fn count(&self) -> usize {
-        self.targets.dim(0)
-    }
-
-    /// `[B,T,…]` → `[N,…]`.
-    pub(super) fn flat(t: &Tensor) -> Tensor {
-        let dims = t.dims();
-        t.reshape(&[&[dims[0] * dims[1]], &dims[2..]].concat())
-    }
+/// `[B,T,…]` → `[N,…]`.
+fn flat(t: &Tensor) -> Tensor {
+    let dims = t.dims();
+    t.reshape(&[&[dims[0] * dims[1]], &dims[2..]].concat())
 }
 
 /// Where the head's tensors lie on a mesh.
@@ -36,14 +32,6 @@ pub(super) struct Placement {
     pub(super) x: Sharding,
     pub(super) weight: Sharding,
     pub(super) split: Split,
-}
-
-impl Placement {
-    /// Mesh axes that split tokens.
-    pub(super) fn token_axes(&self) -> Vec<&str> {
-        let axes = self.tokens.dims.iter().flatten();
-        axes.map(String::as_str).collect()
-    }
 }
 
 impl Head {
@@ -88,51 +76,71 @@ impl Head {
         })
     }
 
-    /// Runs `score` on every device for its own tokens.
+    /// Runs `run` on every device for its own tokens, of which `tokens` (`[B,T]` each) says more.
     #[track_caller]
-    pub(super) fn by_region(
+    pub(super) fn in_region(
+        &self,
+        x: &Tensor,
+        tokens: &[Tensor],
+        results: Results,
+        run: impl FnOnce(&Region) -> Vec<Tensor>,
+    ) -> Vec<Tensor> {
+        let placement = self.placement(x);
+        let split = placement.as_ref().map(|p| p.split.clone());
+        let token_axes: Vec<String> = placement
+            .iter()
+            .flat_map(|p| p.tokens.dims.iter().flatten().cloned())
+            .collect();
+        let on_device = |parts: &[Tensor]| {
+            let region = Region {
+                projection: Projection {
+                    weight: parts[1].clone(),
+                    tied: self.tied,
+                    compute: x.dtype(),
+                    split: split.unwrap_or_default(),
+                },
+                x: flat(&parts[0]),
+                tokens: parts[2..].iter().map(flat).collect(),
+                token_axes,
+            };
+            let found = run(&region);
+            match results {
+                Results::Tokens(_) => {
+                    let shape = parts[2].dims();
+                    found.iter().map(|t| t.reshape(&shape)).collect()
+                }
+                Results::Scalars(_) => found,
+            }
+        };
+        let tensors = [&[x.clone(), self.weight.clone()], tokens].concat();
+        let Some(p) = placement else {
+            return on_device(&tensors);
+        };
+        let shardings = [p.x, p.weight].into_iter();
+        let shardings = shardings.chain(tokens.iter().map(|_| p.tokens.clone()));
+        let inputs: Vec<(&Tensor, Sharding)> = tensors.iter().zip(shardings).collect();
+        let axes: Vec<&str> = p.axes.iter().map(String::as_str).collect();
+        let outputs = match results {
+            Results::Tokens(count) => vec![p.tokens; count],
+            Results::Scalars(count) => vec![Sharding::replicated(0); count],
+        };
+        x.graph().manual(&axes, &inputs, &outputs, on_device)
+    }
+
+    /// The same for scores.
+    #[track_caller]
+    pub(super) fn scores_in_region(
         &self,
         x: &Tensor,
         targets: &Tensor,
         mask: &Tensor,
-        score: impl FnOnce(&Self, &Projection, &Tokens) -> TokenScores,
+        score: impl FnOnce(&Self, &Region) -> TokenScores,
     ) -> TokenScores {
-        let (g, compute) = (x.graph().clone(), x.dtype());
-        let placement = self.placement(x);
-        let run = |parts: &[Tensor]| {
-            let projection = Projection {
-                weight: parts[1].clone(),
-                tied: self.tied,
-                compute,
-                split: placement
-                    .as_ref()
-                    .map_or(Split::default(), |p| p.split.clone()),
-            };
-            let tokens = Tokens {
-                x: Tokens::flat(&parts[0]),
-                targets: Tokens::flat(&parts[2]),
-                mask: Tokens::flat(&parts[3]),
-            };
-            let scores = score(self, &projection, &tokens);
-            let shape = parts[2].dims();
-            [scores.logprob, scores.entropy, scores.hit]
-                .iter()
-                .map(|t| t.reshape(&shape))
-                .collect()
-        };
-        let tensors = [x, &self.weight, targets, mask].map(Clone::clone);
-        let found: Vec<Tensor> = match &placement {
-            None => run(&tensors),
-            Some(p) => {
-                let shardings = [&p.x, &p.weight, &p.tokens, &p.tokens];
-                let inputs: Vec<(&Tensor, Sharding)> =
-                    tensors.iter().zip(shardings.map(Clone::clone)).collect();
-                let axes: Vec<&str> = p.axes.iter().map(String::as_str).collect();
-                let outputs = vec![p.tokens.clone(); 3];
-                g.manual(&axes, &inputs, &outputs, run)
-            }
-        };
-        debug_assert_eq!(found[2].dtype(), DType::Pred);
+        let tokens = [targets.clone(), mask.clone()];
+        let found = self.in_region(x, &tokens, Results::Tokens(3), |region| {
+            let scores = score(self, region);
+            vec![scores.logprob, scores.entropy, scores.hit]
+        });
         let [logprob, entropy, hit] =
             <[Tensor; 3]>::try_from(found).expect("three scores of each token");
         TokenScores {
@@ -141,4 +149,12 @@ impl Head {
             hit,
         }
     }
+}
+
+/// What a device answers with, and how many of them.
+pub(super) enum Results {
+    /// `[N]`, which are put back into their places.
+    Tokens(usize),
+    /// Scalars, equal on all devices.
+    Scalars(usize),
 }

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use ferrotune_graph::{DType, Graph, HostArray, Mesh, Rules, Tensor};
-use ferrotune_nn::{EntropyUse, Head, HeadMode, HeadSettings, TokenScores};
+use ferrotune_nn::{EntropyUse, Head, HeadMode, HeadSettings, PartialLoss, TokenScores};
 use ferrotune_pjrt::{Client, Plugin};
 use ferrotune_program::{Argument, Builder, Group, Layout, Leaf, Program};
 
@@ -189,16 +189,57 @@ impl Case {
         self.head(&args[1]).score(&x, &args[2], Some(&mask))
     }
 
-    /// Log-prob, entropy, hit, and the gradients of `Σ g·logprob + h·entropy` by hidden states and weights.
+    /// `Σ g·logprob + h·entropy` of given scores.
+    fn sum(&self, scores: &TokenScores, g: &Tensor, h: &Tensor) -> Tensor {
+        let by_logprob = (g * &scores.logprob).sum_all();
+        if self.entropy == EntropyUse::Differentiated {
+            by_logprob + (h * &scores.entropy).sum_all()
+        } else {
+            by_logprob
+        }
+    }
+
+    /// The same, as the mode forms it.
+    pub(crate) fn loss(&self, args: &[Tensor]) -> Tensor {
+        if self.settings.mode == HeadMode::SinglePass {
+            let loss = |scores: &TokenScores, extra: &[Tensor]| PartialLoss {
+                loss: self.sum(scores, &extra[0], &extra[1]),
+                others: vec![],
+            };
+            return self.single_pass(args, loss).loss;
+        }
+        self.sum(&self.scores(args), &args[4], &args[5])
+    }
+
+    /// A loss of scores and the last two arguments.
+    pub(crate) fn single_pass(
+        &self,
+        args: &[Tensor],
+        loss: impl Fn(&TokenScores, &[Tensor]) -> PartialLoss,
+    ) -> PartialLoss {
+        let mask = args[3].ne(&args[3].zeros_like());
+        let x = args[0].convert(self.compute);
+        let extra = [args[4].clone(), args[5].clone()];
+        let head = self.head(&args[1]);
+        head.single_pass(&x, &args[2], Some(&mask), &extra, loss)
+    }
+
+    /// Log-prob, entropy, hit, the gradients of [`Self::loss`] by hidden states and weights, and the loss.
     pub(crate) fn everything(&self, g: &Graph, args: &[Tensor]) -> Vec<Tensor> {
         let scores = self.scores(args);
-        let mut loss = (&args[4] * &scores.logprob).sum_all();
-        if self.entropy == EntropyUse::Differentiated {
-            loss = loss + (&args[5] * &scores.entropy).sum_all();
-        }
+        let loss = if self.settings.mode == HeadMode::SinglePass {
+            self.loss(args)
+        } else {
+            self.sum(&scores, &args[4], &args[5])
+        };
         let gradients = g.grad(&loss, &[&args[0], &args[1]]);
         let hit = scores.hit.convert(DType::F32);
-        [vec![scores.logprob, scores.entropy, hit], gradients].concat()
+        [
+            vec![scores.logprob, scores.entropy, hit],
+            gradients,
+            vec![loss],
+        ]
+        .concat()
     }
 
     /// Traces `f` of the arguments; results are whole on every device.
@@ -239,8 +280,8 @@ impl Case {
     pub(crate) fn run(&self, n: &Numbers) -> Found {
         let program = self.compile(n, |g, args| self.everything(g, args));
         let found = self.call(&program, n);
-        let [logprob, entropy, hit, dx, dw] = &found[..] else {
-            unreachable!("five results")
+        let [logprob, entropy, hit, dx, dw, loss] = &found[..] else {
+            unreachable!("six results")
         };
         let mut dw = values(dw);
         if self.tied {
@@ -253,6 +294,7 @@ impl Case {
             hit: values(hit).iter().map(|v| *v != 0.0).collect(),
             dx: values(dx),
             dw,
+            loss: values(loss)[0],
         }
     }
 }
@@ -273,6 +315,7 @@ pub(crate) struct Found {
     pub(crate) hit: Vec<bool>,
     pub(crate) dx: Vec<f64>,
     pub(crate) dw: Vec<f64>,
+    pub(crate) loss: f64,
 }
 
 /// The largest distance between two lists.

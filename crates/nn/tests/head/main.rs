@@ -6,5 +6,6 @@ mod meshes;
 mod modes;
 mod oracle;
 mod rows;
+mod single_pass;
 mod structure;
 mod worked;

@@ -1,6 +1,6 @@
 //! The same mathematics on the host in f64, and the modes against it.
 
-use ferrotune_nn::HeadMode;
+use ferrotune_nn::{EntropyUse, HeadMode};
 
 use crate::case::{Case, Found, Numbers, distance, relative};
 
@@ -13,6 +13,7 @@ pub(crate) fn oracle(n: &Numbers, temperature: f64, entropy: bool) -> Found {
         hit: Vec::new(),
         dx: vec![0.0; n.x.len()],
         dw: vec![0.0; n.w.len()],
+        loss: 0.0,
     };
     for token in 0..n.tokens() {
         if !n.mask[token] {
@@ -33,7 +34,9 @@ pub(crate) fn oracle(n: &Numbers, temperature: f64, entropy: bool) -> Found {
         found.logprob.push(log_p[target]);
         found.entropy.push(h);
         found.hit.push(z[target] >= m);
+        found.loss += n.slopes[0][token] * log_p[target];
         let slope_h = if entropy { n.slopes[1][token] } else { 0.0 };
+        found.loss += slope_h * h;
         for j in 0..v {
             let p = log_p[j].exp();
             let hit = f64::from(u8::from(j == target));
@@ -60,32 +63,50 @@ pub(crate) fn forms() -> Vec<Case> {
         Case::new(HeadMode::Fused, all, 8),
         Case::new(HeadMode::Fused, 5, 9),
         Case::new(HeadMode::Fused, 1, 1),
+        Case::new(HeadMode::SinglePass, all, all),
+        Case::new(HeadMode::SinglePass, 4, all),
+        Case::new(HeadMode::SinglePass, 5, 9),
+        Case::new(HeadMode::SinglePass, all, 8),
     ]
 }
 
 #[test]
 fn every_mode_says_what_the_formulas_say() {
     let n = Numbers::new([2, 6, 5, 24]);
-    for form in forms() {
-        for (temperature, tied) in [(1.0, false), (0.7, false), (0.7, true), (1.5, true)] {
+    let shapes = [(1.0, false), (0.7, false), (0.7, true), (1.5, true)];
+    for (form, (temperature, tied)) in forms().iter().flat_map(|f| shapes.map(|s| (f, s))) {
+        for entropy in [EntropyUse::Reported, EntropyUse::Differentiated] {
             let case = Case {
                 temperature,
                 tied,
+                entropy,
                 ..form.clone()
             };
-            let (found, expected) = (case.run(&n), oracle(&n, temperature, true));
-            let what = format!("{:?} T={temperature} tied={tied}", case.settings);
-            assert!(
-                distance(&found.logprob, &expected.logprob) < 2e-6,
-                "{what}: log-probs"
+            let differentiated = entropy == EntropyUse::Differentiated;
+            let expected = oracle(&n, temperature, differentiated);
+            let what = format!(
+                "{:?} T={temperature} tied={tied} {entropy:?}",
+                case.settings
             );
-            assert!(
-                distance(&found.entropy, &expected.entropy) < 2e-6,
-                "{what}: entropies"
-            );
-            assert_eq!(found.hit, expected.hit, "{what}");
-            assert!(relative(&found.dx, &expected.dx) < 2e-6, "{what}: dx");
-            assert!(relative(&found.dw, &expected.dw) < 2e-6, "{what}: dw");
+            assert_near(&case.run(&n), &expected, &what);
         }
     }
+}
+
+/// Equal but for rounding in f32.
+pub(crate) fn assert_near(found: &Found, expected: &Found, what: &str) {
+    let apart = |a: &[f64], b: &[f64], name: &str| {
+        assert!(
+            distance(a, b) < 2e-6,
+            "{what}: {name} differ by {}",
+            distance(a, b)
+        );
+    };
+    apart(&found.logprob, &expected.logprob, "log-probs");
+    apart(&found.entropy, &expected.entropy, "entropies");
+    assert_eq!(found.hit, expected.hit, "{what}");
+    let scale = 1.0 + expected.loss.abs();
+    apart(&[found.loss / scale], &[expected.loss / scale], "losses");
+    assert!(relative(&found.dx, &expected.dx) < 2e-6, "{what}: dx");
+    assert!(relative(&found.dw, &expected.dw) < 2e-6, "{what}: dw");
 }

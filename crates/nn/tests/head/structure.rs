@@ -28,7 +28,12 @@ fn lines(text: &str, words: &[&str]) -> usize {
 
 #[test]
 fn no_mode_gathers_scatters_or_sorts() {
-    for mode in [HeadMode::Off, HeadMode::Local, HeadMode::Fused] {
+    for mode in [
+        HeadMode::Off,
+        HeadMode::Local,
+        HeadMode::Fused,
+        HeadMode::SinglePass,
+    ] {
         let text = text(&Case::new(mode, 8, 64));
         for what in ["stablehlo.gather", "stablehlo.scatter", "stablehlo.sort"] {
             assert_eq!(count(&text, what), 0, "{mode:?}: {what}");
@@ -48,7 +53,7 @@ fn fused_has_one_barrier_two_exponentials_a_logit_and_four_products() {
                 entropy,
                 ..Case::new(HeadMode::Fused, tokens, vocab)
             };
-            let text = text(&case);
+            let text = gradient(&case);
             let (n, v) = (tokens.min(32), vocab.min(256));
             let logits = format!("tensor<{n}x{v}xf32>");
             assert_eq!(
@@ -121,4 +126,46 @@ fn temporaries_shrink_with_the_tile() {
     assert!(whole >= logits, "{whole}");
     assert!(chunked < whole * 3 / 4, "{chunked} of {whole}");
     assert!(tiled < logits / 8, "{tiled} of {logits}");
+}
+
+/// The text of the gradient of the loss alone.
+fn gradient(case: &Case) -> String {
+    let (builder, _) = case.trace(&numbers(), |g, args| {
+        g.grad(&case.loss(args), &[&args[0], &args[1]])
+    });
+    builder.lower(Platform::Cpu).module.text
+}
+
+#[test]
+fn the_single_pass_has_three_products_one_barrier_and_one_exponential_a_logit() {
+    for (tokens, vocab) in [(8, usize::MAX), (usize::MAX, 64), (8, 64)] {
+        let case = |entropy| Case {
+            entropy,
+            ..Case::new(HeadMode::SinglePass, tokens, vocab)
+        };
+        let (n, v) = (tokens.min(32), vocab.min(256));
+        let logits = format!("tensor<{n}x{v}xf32>");
+        for (entropy, exponentials) in [
+            (EntropyUse::Unread, 1),
+            (EntropyUse::Reported, 1),
+            (EntropyUse::Differentiated, 2),
+        ] {
+            let text = gradient(&case(entropy));
+            assert_eq!(
+                lines(&text, &["stablehlo.exponential", &logits]),
+                exponentials,
+                "{text}"
+            );
+            assert_eq!(count(&text, "stablehlo.dot_general"), 3);
+            assert_eq!(count(&text, "stablehlo.optimization_barrier"), 1);
+        }
+    }
+}
+
+#[test]
+fn a_single_pass_that_is_not_differentiated_has_one_product() {
+    let case = Case::new(HeadMode::SinglePass, 8, 64);
+    let (builder, _) = case.trace(&numbers(), |_, args| vec![case.loss(args)]);
+    let text = builder.lower(Platform::Cpu).module.text;
+    assert_eq!(count(&text, "stablehlo.dot_general"), 1, "{text}");
 }
