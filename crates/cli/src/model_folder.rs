@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes};
 use ferrotune_graph::{HostArray, Policy};
 use ferrotune_models::{ModelConfig, load};
 use ferrotune_nn::ParamSpec;
@@ -27,12 +27,21 @@ pub(crate) fn weights(dir: &Path, config: &ModelConfig) -> Result<StoredWeights,
     Ok((weights.params, weights.stored))
 }
 
-/// Bytes that the logits of one chunk may take, in f32: few enough to stay small beside any model.
-const LOGITS: usize = 16 << 20;
+/// Bytes that a chunk of the log-prob head may take: few enough to stay small beside any model.
+pub(crate) const HEAD_BYTES: usize = 32 << 20;
 
 /// Chunks of the log-prob head for so many tokens on each device.
-pub(crate) fn head(mode: HeadMode, tokens: usize, vocab_size: usize) -> HeadSettings {
-    HeadSettings::within(LOGITS, mode, tokens, vocab_size)
+pub(crate) fn head(mode: HeadMode, tokens: usize, model: &ModelConfig) -> HeadSettings {
+    HeadSettings::within(HEAD_BYTES, mode, head_sizes(tokens, model), None, None)
+}
+
+/// What the head of a model has to do for so many tokens.
+pub(crate) fn head_sizes(tokens: usize, model: &ModelConfig) -> HeadSizes {
+    HeadSizes {
+        tokens,
+        width: model.hidden_size,
+        vocab: model.vocab_size,
+    }
 }
 
 /// An engine that scores and differentiates, and is never updated.

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let device = Device::single()?;
     say(device.describe());
     let tokens = height * rows.width();
-    let head = model_folder::head(HeadMode::Fused, tokens, model.vocab_size);
+    let head = model_folder::head(HeadMode::Fused, tokens, &model);
     let compute = args.compute_dtype.dtype();
     let mut engine = model_folder::scoring_engine(&device, model, &params, compute, head)?;
     drop(params);

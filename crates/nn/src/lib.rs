@@ -20,7 +20,9 @@ mod rotary;
 mod sequence;
 
 pub use attention::{attend, causal_mask};
-pub use head::{Combine, EntropyUse, Head, HeadMode, HeadSettings, PartialLoss, TokenScores};
+pub use head::{
+    Combine, EntropyUse, Head, HeadMode, HeadSettings, HeadSizes, PartialLoss, TokenScores,
+};
 pub use linear::linear;
 pub use mlp::swiglu;
 pub use norm::rms_norm;

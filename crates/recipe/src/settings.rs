@@ -160,9 +160,9 @@ settings! {
     Head at "head." {
         /// How it works.
         mode: HeadMode = preset(HeadMode::Fused);
-        /// Tokens of one device that are scored at a time; as many as keep their logits at about 16 MiB when unset.
+        /// Tokens of one device that are scored at a time; sized for about 32 MiB when unset.
         token_chunk: Option<usize> = unset().within(count(1).at_most(MOST_CHUNK));
-        /// Entries of the vocabulary that are looked at together; as many as keep the logits at about 16 MiB when unset.
+        /// Entries of the vocabulary that are looked at together; sized for about 32 MiB when unset.
         vocab_chunk: Option<usize> = unset().within(count(1).at_most(MOST_CHUNK));
     }
 }

@@ -112,11 +112,7 @@ impl Bench {
         let config = EngineConfig {
             compute: args.compute_dtype.dtype(),
             policy: Policy::keep_dots(),
-            head: head(
-                HeadMode::Fused,
-                args.rows * args.width / args.fsdp,
-                model.vocab_size,
-            ),
+            head: head(HeadMode::Fused, args.rows * args.width / args.fsdp, &model),
             temperature: 1.0,
             adamw: AdamW {
                 beta1: 0.9,

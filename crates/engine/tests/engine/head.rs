@@ -22,8 +22,9 @@ fn settings(mode: HeadMode) -> EngineConfig {
 
 #[test]
 fn every_mode_gives_the_gradient_and_the_metrics_of_plain_logits() {
-    let batch = rows(&documents(&[11, 17, 5, 23, 16]), 24, 4);
+    let batch = rows(&documents(&[11, 17, 5, 23, 16]), 24, 2);
     let loss = Loss::cross_entropy();
+    // One with tied weights, one without.
     for family in ["qwen3", "llama"] {
         let of = |mode, data, fsdp| {
             let mut engine = engine_on(family, data, fsdp, settings(mode));
@@ -33,7 +34,7 @@ fn every_mode_gives_the_gradient_and_the_metrics_of_plain_logits() {
         };
         let (expected, report) = of(HeadMode::Off, 1, 1);
         for mode in [HeadMode::Local, HeadMode::Fused, HeadMode::SinglePass] {
-            for (data, fsdp) in [(1, 1), (2, 2)] {
+            for (data, fsdp) in [(1, 1), (1, 2)] {
                 let (found, own) = of(mode, data, fsdp);
                 let apart = relative(&found, &expected);
                 assert!(apart < 3e-5, "{family} {mode:?} {data}×{fsdp}: {apart}");

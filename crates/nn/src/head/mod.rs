@@ -39,7 +39,7 @@ mod single_pass;
 use ferrotune_graph::{DType, Tensor};
 
 use projection::Tile;
-pub use settings::{EntropyUse, HeadMode, HeadSettings};
+pub use settings::{EntropyUse, HeadMode, HeadSettings, HeadSizes};
 pub use single_pass::{Combine, PartialLoss};
 
 /// How hidden states are scored.

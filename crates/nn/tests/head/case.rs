@@ -1,6 +1,6 @@
 //! One problem for the head, in every form: settings, types, meshes.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ferrotune_graph::{DType, Graph, HostArray, Mesh, Rules, Tensor};
 use ferrotune_nn::{EntropyUse, Head, HeadMode, HeadSettings, PartialLoss, TokenScores};
@@ -271,6 +271,10 @@ impl Case {
     }
 
     pub(crate) fn call(&self, program: &(Program, Layout), n: &Numbers) -> Vec<HostArray> {
+        // Programs of several virtual devices that run at once may wait for each other's threads for ever.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = (self.mesh.device_count() > 1)
+            .then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner));
         let group = Group::upload(client(), &program.1, &self.host(n)).unwrap();
         let results = program.0.call(vec![Argument::Borrowed(&group)]).unwrap();
         results[0].to_host().unwrap()
