@@ -1,7 +1,7 @@
 //! The head compiled for a slice of TPUs, without one: what it holds there. Needs the TPU plugin, which is fetched once.
 
 use ferrotune_graph::{DType, Mesh, Rules};
-use ferrotune_nn::{EntropyUse, Head, HeadMode, HeadSettings};
+use ferrotune_nn::{EntropyUse, Head, HeadMode, HeadSettings, HeadSizes};
 use ferrotune_pjrt::{Compilation, Plugin, Topology};
 use ferrotune_program::{Builder, Layout, Leaf};
 
@@ -59,22 +59,20 @@ fn compile(settings: HeadSettings) -> Compilation {
 }
 
 #[test]
-fn explore() {
-    let sizes = std::env::var("SIZES").unwrap();
-    for pair in sizes.split_whitespace() {
-        let (t, v) = pair.split_once(',').unwrap();
-        let begun = std::time::Instant::now();
-        let c = compile(HeadSettings {
-            mode: HeadMode::Fused,
-            token_chunk: t.parse().unwrap(),
-            vocab_chunk: v.parse().unwrap(),
-        });
-        eprintln!(
-            "{pair}: temp {:.3} GiB, {:?} {:?} {:?}",
-            c.memory().temp as f64 / (1_u64 << 30) as f64,
-            c.cost(),
-            c.memory(),
-            begun.elapsed()
-        );
+fn a_large_vocabulary_takes_less_than_a_gibibyte_of_temporaries() {
+    let sizes = HeadSizes {
+        tokens: TOKENS,
+        width: WIDTH,
+        vocab: VOCAB,
+    };
+    for (chunk, most) in [(4096, 2.03e9), (1024, 0.51e9)] {
+        let settings = HeadSettings::within(128 << 20, HeadMode::Fused, sizes, Some(chunk), None);
+        let compilation = compile(settings);
+        let temporaries = compilation.memory().temp as f64 / (1_u64 << 30) as f64;
+        let counted = compilation.cost().expect("the TPU plugin counts");
+        eprintln!("{settings:?}: {temporaries:.3} GiB, {counted:?}");
+        assert!(temporaries <= 1.0, "{settings:?}: {temporaries} GiB");
+        // The compiler counts the body of a loop once.
+        assert!(counted.transcendentals <= most, "{settings:?}: {counted:?}");
     }
 }
