@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use ferrotune_engine::HeadMode;
 use ferrotune_pjrt::DType;
 
 /// Reinforcement-learning post-training of language models on XLA.
@@ -109,6 +110,75 @@ pub(crate) enum BenchCommand {
     Attention(BenchAttentionArgs),
     /// The time to trace, differentiate, write and compile a hybrid model, by its number of layers.
     Trace(BenchTraceArgs),
+    /// The log-prob head alone, loss and gradients: time and memory of every mode, or what it needs on a slice of TPUs.
+    Head(BenchHeadArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchHeadArgs {
+    /// Compile for this slice instead of running: tpu7x:4x4x8
+    #[arg(long, value_name = "NAME")]
+    pub(crate) topology: Option<String>,
+    /// Mesh of the slice, as axis=size,… with the axes fsdp, context and expert.
+    #[arg(
+        long,
+        value_name = "AXES",
+        default_value = "fsdp=32,context=4,expert=2",
+        requires = "topology"
+    )]
+    pub(crate) mesh: String,
+    /// How the head works; every mode unless given.
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) mode: Vec<HeadArg>,
+    /// Tokens on each device. By default 2,048, on a slice 16,384.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) tokens: Option<usize>,
+    /// Width of the hidden states. By default 1,024, on a slice 4,096.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) width: Option<usize>,
+    /// Size of the vocabulary. By default 151,936, on a slice 248,320.
+    #[arg(long, value_name = "N", value_parser = at_least_two)]
+    pub(crate) vocab: Option<usize>,
+    /// Tokens of one device that are scored at a time, instead of the default for the size.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) token_chunk: Vec<usize>,
+    /// Entries of the vocabulary that are looked at together, instead of the default for the size.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) vocab_chunk: Option<usize>,
+    /// Number format of matrix products.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::Bf16)]
+    pub(crate) compute_dtype: ComputeArg,
+    /// Runs to measure, after one to warm up.
+    #[arg(long, default_value_t = 3, value_parser = at_least_one)]
+    pub(crate) runs: usize,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A mode of the head on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum HeadArg {
+    /// All logits at once.
+    Off,
+    /// Chunks of tokens, differentiated automatically.
+    Local,
+    /// Chunks of tokens and of the vocabulary.
+    Fused,
+    /// Loss and gradient in one pass.
+    SinglePass,
+}
+
+impl HeadArg {
+    pub(crate) fn mode(self) -> HeadMode {
+        match self {
+            Self::Off => HeadMode::Off,
+            Self::Local => HeadMode::Local,
+            Self::Fused => HeadMode::Fused,
+            Self::SinglePass => HeadMode::SinglePass,
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]

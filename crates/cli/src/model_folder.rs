@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ferrotune_engine::{AdamW, Engine, EngineConfig};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes};
 use ferrotune_graph::{HostArray, Policy};
 use ferrotune_models::{ModelConfig, load};
 use ferrotune_nn::ParamSpec;
@@ -27,12 +27,21 @@ pub(crate) fn weights(dir: &Path, config: &ModelConfig) -> Result<StoredWeights,
     Ok((weights.params, weights.stored))
 }
 
-/// Tokens of a row that the log-prob head scores at a time: few enough that their logits stay small beside the model.
-pub(crate) fn token_chunk(rows: usize, width: usize, vocab_size: usize) -> usize {
-    /// 16 MiB of f32.
-    const LOGITS: usize = 1 << 22;
-    let fitting = LOGITS / rows.saturating_mul(vocab_size).max(1);
-    fitting.clamp(16, width.max(16)).min(width)
+/// Bytes that a chunk of the log-prob head may take: few enough to stay small beside any model.
+pub(crate) const HEAD_BYTES: usize = 32 << 20;
+
+/// Chunks of the log-prob head for so many tokens on each device.
+pub(crate) fn head(mode: HeadMode, tokens: usize, model: &ModelConfig) -> HeadSettings {
+    HeadSettings::within(HEAD_BYTES, mode, head_sizes(tokens, model), None, None)
+}
+
+/// What the head of a model has to do for so many tokens.
+pub(crate) fn head_sizes(tokens: usize, model: &ModelConfig) -> HeadSizes {
+    HeadSizes {
+        tokens,
+        width: model.hidden_size,
+        vocab: model.vocab_size,
+    }
 }
 
 /// An engine that scores and differentiates, and is never updated.
@@ -41,12 +50,12 @@ pub(crate) fn scoring_engine(
     model: ModelConfig,
     params: &[(ParamSpec, HostArray)],
     compute: DType,
-    token_chunk: usize,
+    head: HeadSettings,
 ) -> Result<Engine, Failure> {
     let config = EngineConfig {
         compute,
         policy: Policy::recompute(),
-        token_chunk,
+        head,
         temperature: 1.0,
         adamw: AdamW {
             beta1: 0.9,
@@ -65,17 +74,4 @@ pub(crate) fn scoring_engine(
         params,
     )
     .or_fail()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_chunk_is_never_empty_nor_longer_than_a_row() {
-        assert_eq!(token_chunk(4, 256, 272), 256);
-        assert_eq!(token_chunk(1, 32_768, 151_936), 27);
-        assert_eq!(token_chunk(64, 4096, 151_936), 16);
-        assert_eq!(token_chunk(64, 3, 151_936), 3);
-    }
 }

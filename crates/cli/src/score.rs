@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
-use ferrotune_engine::{Engine, Loss};
+use ferrotune_engine::{Engine, HeadMode, Loss};
 use ferrotune_models::{ModelConfig, export_gradients};
 use ferrotune_text::Tokenizer;
 use serde::Serialize;
@@ -60,9 +60,10 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let (params, _) = model_folder::weights(&args.model, &model)?;
     let device = Device::single()?;
     say(device.describe());
-    let chunk = model_folder::token_chunk(height, rows.width(), model.vocab_size);
+    let tokens = height * rows.width();
+    let head = model_folder::head(HeadMode::Fused, tokens, &model);
     let compute = args.compute_dtype.dtype();
-    let mut engine = model_folder::scoring_engine(&device, model, &params, compute, chunk)?;
+    let mut engine = model_folder::scoring_engine(&device, model, &params, compute, head)?;
     drop(params);
     print_scores(&mut engine, &micro_batches, rows.places().len())?;
     match &args.grad {

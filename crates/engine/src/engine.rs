@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ferrotune_batch::Rows;
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::ModelConfig;
-use ferrotune_nn::ParamSpec;
+use ferrotune_nn::{HeadSettings, ParamSpec};
 use ferrotune_pjrt::{Client, MemoryStats};
 use ferrotune_program::{Argument, Group, Layout, Leaf};
 
@@ -25,8 +25,8 @@ pub struct EngineConfig {
     pub compute: DType,
     /// What layers keep for the backward pass.
     pub policy: Policy,
-    /// Tokens of a row that the log-prob head scores at a time.
-    pub token_chunk: usize,
+    /// How the log-prob head works.
+    pub head: HeadSettings,
     /// Temperature of the distributions that are scored; positive.
     pub temperature: f64,
     /// The optimizer.
@@ -221,6 +221,7 @@ impl Engine {
     ///
     /// # Errors
     /// Rows without a field that the loss reads or with a token outside of the vocabulary, an accumulation of another loss,
+    /// a loss that the single pass of the head cannot form,
     /// or a failure of the device. On failures of the rows the accumulation is unchanged.
     pub fn forward_backward(&mut self, rows: &Rows, loss: &Loss) -> Result<(), Error> {
         if let Some(a) = self.accumulation.as_ref().filter(|a| a.loss != loss.name) {

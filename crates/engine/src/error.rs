@@ -41,6 +41,15 @@ pub enum Error {
         /// Name of the field.
         field: &'static str,
     },
+    /// A loss whose gradient cannot be formed chunk by chunk.
+    #[error(
+        "loss `{loss}` is not a sum over tokens of what each token has, so the single pass of the log-prob head cannot form \
+         its gradient: use the head mode `fused`"
+    )]
+    NotSeparable {
+        /// Name of the loss.
+        loss: String,
+    },
     /// A token id outside of the vocabulary.
     #[error(
         "token id {id} in row {row}, column {column} is outside of the vocabulary of {vocabulary}"

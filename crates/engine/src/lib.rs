@@ -27,5 +27,6 @@ mod step;
 pub use adamw::AdamW;
 pub use engine::{Engine, EngineConfig, Pending, Scores, UpdateReport};
 pub use error::Error;
-pub use loss::{Combine, Loss, LossFunction, LossInputs, LossTerms, Metric};
+pub use ferrotune_nn::{Combine, EntropyUse, HeadMode, HeadSettings, HeadSizes};
+pub use loss::{Loss, LossFunction, LossInputs, LossTerms, Metric};
 pub use schedule::{Schedule, ScheduleKind};

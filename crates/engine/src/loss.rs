@@ -5,38 +5,20 @@ use std::sync::Arc;
 
 use ferrotune_batch::Field;
 use ferrotune_graph::Tensor;
+use ferrotune_nn::{Combine, EntropyUse};
 
-/// What a loss may read. All tensors are f32 `[B,T]`; a value for a token sits at that token's own place.
+/// What a loss may read. All tensors are f32 `[B,T]`, and a value for a token sits at that token's own place; or, for a
+/// separable loss, `[n]` of some tokens at a time.
 pub struct LossInputs {
-    /// Log-probability of each token given those before it in its document; 0 where nothing is predicted.
+    /// Log-probability of each token given those before it in its document; 0 where nothing is
+    /// predicted or the token has no weight.
     pub logprob: Tensor,
-    /// Entropy of the distribution that the token was drawn from, in nats; 0 where nothing is predicted.
+    /// Entropy of the distribution that the token was drawn from, in nats; 0 in the same places.
     pub entropy: Tensor,
     /// Weight of each token in the loss; 0 on prompts and padding. It holds the mean over the whole optimizer batch.
     pub loss_weight: Tensor,
     /// The fields that the loss asked for.
     pub fields: BTreeMap<Field, Tensor>,
-}
-
-/// How a metric of several micro-batches becomes one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Combine {
-    /// Added up.
-    Sum,
-    /// The largest.
-    Max,
-    /// The smallest.
-    Min,
-}
-
-impl Combine {
-    pub(crate) fn apply(self, a: &Tensor, b: &Tensor) -> Tensor {
-        match self {
-            Self::Sum => a + b,
-            Self::Max => a.maximum(b),
-            Self::Min => a.minimum(b),
-        }
-    }
 }
 
 /// A number that is reported with the update. Never differentiated.
@@ -67,6 +49,11 @@ pub struct Loss {
     pub name: String,
     /// Per-token fields that it reads.
     pub fields: Vec<Field>,
+    /// Whether loss and metrics are sums (or extremes) over tokens of a function of what each token has, to which a token
+    /// with zeros everywhere adds nothing. The single pass of the log-prob head needs that.
+    pub separable: bool,
+    /// What it does with the entropy.
+    pub entropy: EntropyUse,
     /// The function.
     pub build: Arc<LossFunction>,
 }
@@ -104,6 +91,8 @@ impl Loss {
         Self {
             name: "cross_entropy".to_owned(),
             fields: Vec::new(),
+            separable: true,
+            entropy: EntropyUse::Reported,
             build: Arc::new(build),
         }
     }

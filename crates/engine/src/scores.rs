@@ -1,51 +1,120 @@
-//! From parameters and rows to per-token log-probabilities and entropies.
+//! From parameters and rows to per-token log-probabilities and entropies, or to a loss.
+//!
+//! The model's output at place t − 1 predicts the token at t. So what belongs to a token is moved one place ahead for the
+//! head, and the scores are moved back. The first token of a document is predicted by nothing: it and padding score 0, and
+//! no gradient passes there, whatever the hidden states are.
 
 use ferrotune_graph::Tensor;
 use ferrotune_models::{Decoder, ModelConfig};
-use ferrotune_nn::{Params, TokenScores};
+use ferrotune_nn::{EntropyUse, Head, Params, PartialLoss, TokenScores};
 
 use crate::batch::RowTensors;
 use crate::engine::EngineConfig;
+use crate::loss::{Loss, LossInputs, LossTerms, Metric};
 
-/// Scores every token of the rows under the model, f32 `[B,T]`, at the token's own place.
-///
-/// The model's output at place t − 1 predicts the token at t. The first token of a document is predicted by nothing: it
-/// and padding score 0, and no gradient passes there.
-pub(crate) fn scores(
-    model: &ModelConfig,
-    config: &EngineConfig,
-    params: &Params,
-    rows: &RowTensors,
-) -> TokenScores {
-    let decoder = Decoder {
-        config: model,
-        params,
-        compute: config.compute,
-        policy: config.policy.clone(),
-    };
-    let hidden = decoder.hidden(&rows.token_ids, &rows.sequence);
-    let width = rows.token_ids.dim(1);
-    let targets = rows.token_ids.slice(1, 1, width).pad(1, 0, 1, 0.0);
-    let g = hidden.graph().clone();
-    let head = decoder.head(config.temperature, config.token_chunk);
-    let ahead = g.scope("head", || head.score(&hidden, &targets));
-    let first = rows
-        .sequence
-        .positions
-        .eq(&g.scalar(0.0, rows.sequence.positions.dtype()));
-    let padding = rows
-        .sequence
-        .segment_ids
-        .eq(&g.scalar(0.0, rows.sequence.segment_ids.dtype()));
-    let unpredicted = first.or(&padding);
-    let place = |x: &Tensor| {
-        let own = x.slice(1, 0, width - 1).pad(1, 1, 0, 0.0);
-        unpredicted
-            .select(&own.scalar_like(0.0), &own)
-            .shard(&["batch", "tokens"])
-    };
-    TokenScores {
-        logprob: place(&ahead.logprob),
-        entropy: place(&ahead.entropy),
+/// Rows before the head.
+pub(crate) struct Ahead {
+    head: Head,
+    hidden: Tensor,
+    /// The token that each place predicts.
+    targets: Tensor,
+    /// Where that token counts.
+    mask: Tensor,
+}
+
+/// What sits at each token's own place, at the place that predicts it.
+fn ahead(t: &Tensor) -> Tensor {
+    t.slice(1, 1, t.dim(1)).pad(1, 0, 1, 0.0)
+}
+
+/// The opposite.
+fn back(t: &Tensor) -> Tensor {
+    t.slice(1, 0, t.dim(1) - 1).pad(1, 1, 0, 0.0)
+}
+
+impl Ahead {
+    /// Runs the model up to the head. With `weighted`, tokens without weight do not count.
+    pub(crate) fn new(
+        model: &ModelConfig,
+        config: &EngineConfig,
+        params: &Params,
+        rows: &RowTensors,
+        entropy: EntropyUse,
+        weighted: bool,
+    ) -> Self {
+        let decoder = Decoder {
+            config: model,
+            params,
+            compute: config.compute,
+            policy: config.policy.clone(),
+        };
+        let nonzero = |t: &Tensor| t.ne(&t.zeros_like());
+        let sequence = &rows.sequence;
+        let mut counts = nonzero(&sequence.positions).and(&nonzero(&sequence.segment_ids));
+        if weighted {
+            counts = counts.and(&nonzero(&rows.loss_weight));
+        }
+        Self {
+            hidden: decoder.hidden(&rows.token_ids, sequence),
+            head: decoder.head(config.temperature, config.head, entropy),
+            targets: ahead(&rows.token_ids),
+            mask: ahead(&counts),
+        }
+    }
+
+    /// Scores of every token that counts, f32 `[B,T]`, at the token's own place.
+    pub(crate) fn scores(&self) -> TokenScores {
+        let g = self.hidden.graph().clone();
+        let scores = g.scope("head", || {
+            self.head
+                .score(&self.hidden, &self.targets, Some(&self.mask))
+        });
+        let place = |t: &Tensor| back(t).shard(&["batch", "tokens"]);
+        TokenScores {
+            logprob: place(&scores.logprob),
+            entropy: place(&scores.entropy),
+            hit: place(&scores.hit),
+        }
+    }
+
+    /// The loss of the rows, formed with its gradient in one pass over the logits.
+    pub(crate) fn single_pass(&self, loss: &Loss, rows: &RowTensors) -> LossTerms {
+        let g = self.hidden.graph().clone();
+        let fields = rows.fields.iter().map(|(_, t)| t);
+        let extra: Vec<Tensor> = std::iter::once(&rows.loss_weight)
+            .chain(fields)
+            .map(ahead)
+            .collect();
+        let names = std::cell::RefCell::new(Vec::new());
+        let told = |scores: &TokenScores, extra: &[Tensor]| {
+            let kinds = rows.fields.iter().map(|(field, _)| *field);
+            let inputs = LossInputs {
+                logprob: scores.logprob.clone(),
+                entropy: scores.entropy.clone(),
+                loss_weight: extra[0].clone(),
+                fields: kinds.zip(extra[1..].iter().cloned()).collect(),
+            };
+            let terms = g.scope("loss", || (loss.build)(&inputs));
+            let metrics = terms.metrics.iter();
+            *names.borrow_mut() = metrics.clone().map(|m| m.name.clone()).collect();
+            PartialLoss {
+                loss: terms.loss.clone(),
+                others: metrics.map(|m| (m.value.clone(), m.combine)).collect(),
+            }
+        };
+        let found = g.scope("head", || {
+            self.head
+                .single_pass(&self.hidden, &self.targets, Some(&self.mask), &extra, told)
+        });
+        let metrics = found.others.into_iter().zip(names.into_inner());
+        let metric = |((value, combine), name)| Metric {
+            name,
+            value,
+            combine,
+        };
+        LossTerms {
+            loss: found.loss,
+            metrics: metrics.map(metric).collect(),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use ferrotune_batch::Field;
 use ferrotune_graph::{DType, Mesh, Rules, Tensor};
 use ferrotune_models::ModelConfig;
-use ferrotune_nn::{Params, TokenScores};
+use ferrotune_nn::{Combine, EntropyUse, HeadMode, Params};
 use ferrotune_pjrt::Client;
 use ferrotune_program::{Builder, Layout, Leaf, Program};
 
@@ -11,8 +11,8 @@ use crate::adamw;
 use crate::batch::{self, RowTensors};
 use crate::engine::EngineConfig;
 use crate::error::Error;
-use crate::loss::{Combine, Loss, LossInputs, LossTerms, Metric};
-use crate::scores::scores;
+use crate::loss::{Loss, LossInputs, LossTerms, Metric};
+use crate::scores::Ahead;
 
 /// What every program of an engine is traced from.
 pub(crate) struct Site<'a> {
@@ -59,18 +59,24 @@ fn differentiate(
     params: &[Tensor],
     rows: &RowTensors,
 ) -> (Vec<Tensor>, Vec<Metric>) {
-    let tokens: TokenScores = scores(site.model, site.config, &tree(site.params, params), rows);
-    let inputs = LossInputs {
-        logprob: tokens.logprob,
-        entropy: tokens.entropy,
-        loss_weight: rows.loss_weight.clone(),
-        fields: rows.fields.iter().cloned().collect(),
-    };
-    let g = inputs.loss_weight.graph().clone();
+    let tree = tree(site.params, params);
+    let ahead = Ahead::new(site.model, site.config, &tree, rows, loss.entropy, true);
+    let g = rows.loss_weight.graph().clone();
     let LossTerms {
         loss: value,
         metrics,
-    } = g.scope("loss", || (loss.build)(&inputs));
+    } = if site.config.head.mode == HeadMode::SinglePass {
+        ahead.single_pass(loss, rows)
+    } else {
+        let tokens = ahead.scores();
+        let inputs = LossInputs {
+            logprob: tokens.logprob,
+            entropy: tokens.entropy,
+            loss_weight: rows.loss_weight.clone(),
+            fields: rows.fields.iter().cloned().collect(),
+        };
+        g.scope("loss", || (loss.build)(&inputs))
+    };
     let wrt: Vec<&Tensor> = params.iter().collect();
     let gradients = g.grad(&value, &wrt);
     let all = [Metric {
@@ -91,6 +97,11 @@ pub(crate) fn gradient_program(
     width: usize,
     adds: bool,
 ) -> Result<GradientProgram, Error> {
+    if site.config.head.mode == HeadMode::SinglePass && !loss.separable {
+        return Err(Error::NotSeparable {
+            loss: loss.name.clone(),
+        });
+    }
     let layout = batch::layout(site.mesh, site.rules, rows, width, &loss.fields)?;
     let name = format!("{}_{}", if adds { "more" } else { "first" }, loss.name);
     let mut builder = Builder::new(&name, site.mesh, site.rules);
@@ -177,12 +188,10 @@ pub(crate) fn score_program(
     let mut builder = Builder::new("score", site.mesh, site.rules);
     let params = builder.input("params", site.params);
     let arguments = builder.input("rows", &layout);
-    let tokens = scores(
-        site.model,
-        site.config,
-        &tree(site.params, &params),
-        &RowTensors::new(&arguments, &[]),
-    );
+    let tree = tree(site.params, &params);
+    let rows_of = RowTensors::new(&arguments, &[]);
+    let entropy = EntropyUse::Reported;
+    let tokens = Ahead::new(site.model, site.config, &tree, &rows_of, entropy, false).scores();
     let leaf = |name: &str| Leaf::new(name, DType::F32, &[rows, width], &["batch", "tokens"]);
     let out = Layout::new(site.mesh, site.rules, &[leaf("logprob"), leaf("entropy")])?;
     builder.output(&out, &[tokens.logprob, tokens.entropy]);

@@ -131,6 +131,17 @@ impl Graph {
         self.0.borrow().mesh.clone()
     }
 
+    /// The placement that the rules give to a tensor with these dimensions and logical axes (`_` for none).
+    ///
+    /// # Panics
+    /// As [`Self::input`].
+    #[track_caller]
+    pub fn placement(&self, tensor: &str, dims: &[usize], axes: &[&str]) -> Sharding {
+        let arena = self.0.borrow();
+        let placed = arena.rules.place(tensor, dims, axes, &arena.mesh);
+        placed.unwrap_or_else(|e| panic!("{e}"))
+    }
+
     /// Runs `f` with `name` appended to the scope path; paths appear in XLA's messages and in dumps.
     pub fn scope<R>(&self, name: &str, f: impl FnOnce() -> R) -> R {
         let before = self.0.borrow().scope.clone();

@@ -7,8 +7,8 @@
 
 use ferrotune_graph::{DType, Graph, Policy, Tensor};
 use ferrotune_nn::{
-    CacheView, Head, Params, Rotation, Sequence, attend, attend_cache, causal_mask, linear,
-    rms_norm, rotate, swiglu,
+    CacheView, EntropyUse, Head, HeadSettings, Params, Rotation, Sequence, attend, attend_cache,
+    causal_mask, linear, rms_norm, rotate, swiglu,
 };
 
 use crate::config::ModelConfig;
@@ -192,8 +192,15 @@ impl Decoder<'_> {
         (self.finish(&carry[0]), Cache { keys, values })
     }
 
+    /// Logits, f32: hidden states `[…,D]` → `[…,V]`.
+    #[track_caller]
+    pub fn logits(&self, hidden: &Tensor) -> Tensor {
+        let head = self.head(1.0, HeadSettings::off(), EntropyUse::Unread);
+        head.logits(hidden)
+    }
+
     /// The log-prob head over this model's vocabulary.
-    pub fn head(&self, temperature: f64, token_chunk: usize) -> Head {
+    pub fn head(&self, temperature: f64, settings: HeadSettings, entropy: EntropyUse) -> Head {
         let tied = self.config.tie_word_embeddings;
         let weight = self
             .params
@@ -203,7 +210,8 @@ impl Decoder<'_> {
             weight,
             tied,
             temperature,
-            token_chunk,
+            settings,
+            entropy,
         }
     }
 }

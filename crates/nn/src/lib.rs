@@ -29,7 +29,9 @@ pub use convolution::causal_convolution;
 pub use decode_attention::{CacheView, attend_cache};
 pub use delta_rule::{DeltaInputs, delta_step, gated_delta_rule};
 pub use experts::{Routes, Routing, mix_experts};
-pub use head::{Head, TokenScores};
+pub use head::{
+    Combine, EntropyUse, Head, HeadMode, HeadSettings, HeadSizes, PartialLoss, TokenScores,
+};
 pub use linear::linear;
 pub use mlp::swiglu;
 pub use norm::rms_norm;

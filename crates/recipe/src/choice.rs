@@ -69,6 +69,21 @@ choice! {
 }
 
 choice! {
+    /// How the log-prob head scores tokens. All ways give the same numbers.
+    HeadMode {
+        /// All logits at once. For tests: a long row over a large vocabulary needs tens of gigabytes.
+        Off = "off",
+        /// Chunks of tokens, each computed again for the gradient by automatic differentiation.
+        Local = "local",
+        /// Chunks of tokens and of the vocabulary, with a hand-written gradient; the least memory.
+        Fused = "fused",
+        /// As fused, but a loss that is a sum over tokens is formed with its gradient in one pass: a quarter less work, and
+        /// the logits of a chunk of tokens and the gradient of the whole vocabulary are held.
+        SinglePass = "single_pass",
+    }
+}
+
+choice! {
     /// Where the weights of the first step come from.
     ModelInit {
         /// The safetensors files of `model.path`.

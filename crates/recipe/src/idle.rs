@@ -4,7 +4,7 @@
 //! wants the override, the setting goes back to its default, and the run says so.
 
 use crate::settings::Recipe;
-use crate::{LrSchedule, PadPosition};
+use crate::{HeadMode, LrSchedule, PadPosition};
 
 /// Keys that do nothing while `switch` is as it is.
 #[derive(Debug)]
@@ -55,6 +55,21 @@ pub(crate) fn find(recipe: &Recipe) -> Vec<Idle> {
             "padding stays where it is",
             &["packing.pad_align"],
         );
+    }
+    match recipe.head.mode {
+        HeadMode::Off => idle(
+            "head.mode",
+            &"\"off\"",
+            "all logits are computed at once",
+            &["head.token_chunk", "head.vocab_chunk"],
+        ),
+        HeadMode::Local => idle(
+            "head.mode",
+            &"\"local\"",
+            "the vocabulary is not cut",
+            &["head.vocab_chunk"],
+        ),
+        HeadMode::Fused | HeadMode::SinglePass => {}
     }
     found
 }

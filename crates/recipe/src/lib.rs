@@ -43,13 +43,13 @@ mod suggest;
 mod tests;
 
 pub use choice::{
-    Advantage, Checker, ComputeDtype, LossAggregation, LrSchedule, ModelInit, OptimizerKind,
-    PadPosition,
+    Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
+    OptimizerKind, PadPosition,
 };
 pub use diagnostics::{Diagnostic, Diagnostics};
 pub use mesh::sharding_rules;
 pub use resolved::{Origin, Resolved};
 pub use settings::{
-    Checkpoint, Data, Eval, Mesh, Model, Optimizer, Packing, Recipe, Reward, Rl, Rollout, Run,
-    Warmup,
+    Checkpoint, Data, Eval, Head, Mesh, Model, Optimizer, Packing, Recipe, Reward, Rl, Rollout,
+    Run, Warmup,
 };

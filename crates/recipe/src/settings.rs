@@ -6,8 +6,8 @@
 use std::path::PathBuf;
 
 use crate::choice::{
-    Advantage, Checker, ComputeDtype, LossAggregation, LrSchedule, ModelInit, OptimizerKind,
-    PadPosition,
+    Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
+    OptimizerKind, PadPosition,
 };
 use crate::spec::{Base, above, between, count, derived, preset, required, settings, text, unset};
 
@@ -16,6 +16,9 @@ const MANY: f64 = 65_536.0;
 
 /// Tokens of one sequence or row; more than this is a mistake.
 const LONG: f64 = 1_048_576.0;
+
+/// Tokens or entries of one chunk of the head; more than this is a mistake.
+const MOST_CHUNK: f64 = 16_777_216.0;
 
 settings! {
     /// A training run: warm-up by supervised learning, then reinforcement.
@@ -31,6 +34,7 @@ settings! {
             warmup: Warmup,
             rl: Rl,
             optimizer: Optimizer,
+            head: Head,
             rollout: Rollout,
             packing: Packing,
             mesh: Mesh,
@@ -148,6 +152,18 @@ settings! {
         max_grad_norm: f64 = preset(1.0).within(above(0.0).at_most(f64::INFINITY).because(
             "0 would erase every gradient; write inf to switch clipping off",
         ));
+    }
+}
+
+settings! {
+    /// The log-prob head, which finds how likely each token was. Its logits are the largest tensors of a step.
+    Head at "head." {
+        /// How it works.
+        mode: HeadMode = preset(HeadMode::Fused);
+        /// Tokens of one device that are scored at a time; sized for about 32 MiB when unset.
+        token_chunk: Option<usize> = unset().within(count(1).at_most(MOST_CHUNK));
+        /// Entries of the vocabulary that are looked at together; sized for about 32 MiB when unset.
+        vocab_chunk: Option<usize> = unset().within(count(1).at_most(MOST_CHUNK));
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ferrotune_batch::Field;
-use ferrotune_engine::{Combine, Loss, LossInputs, LossTerms, Metric};
+use ferrotune_engine::{Combine, EntropyUse, Loss, LossInputs, LossTerms, Metric};
 use ferrotune_graph::Tensor;
 
 use crate::oracle::MAX_LOG_RATIO;
@@ -55,6 +55,8 @@ pub fn policy_gradient(clip: ClipRange) -> Loss {
     Loss {
         name: "policy_gradient".to_owned(),
         fields: vec![Field::Advantage, Field::OldLogprob, Field::SamplerLogprob],
+        separable: true,
+        entropy: EntropyUse::Reported,
         build: Arc::new(move |inputs| trace(inputs, clip)),
     }
 }

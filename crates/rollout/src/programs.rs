@@ -203,7 +203,7 @@ impl<'a> Blueprint<'a> {
             values: values.clone(),
         };
         let (hidden, cache) = decoder.decode(token, &position, &slot, &asked.start, &cache);
-        let logits = g.scope("head", || decoder.head(1.0, 1).logits(&hidden));
+        let logits = g.scope("head", || decoder.logits(&hidden));
         let logits = logits.reshape(&[self.config.batch, self.model.vocab_size]);
         let choice = g.scope("choose", || asked.draw.choose(&logits, generated));
 

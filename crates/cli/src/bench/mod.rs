@@ -2,6 +2,7 @@
 
 mod attention;
 mod dispatch;
+mod head;
 mod step;
 mod trace;
 
@@ -16,6 +17,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Attention(args) => attention::run(args),
         BenchCommand::Dispatch(args) => dispatch::run(args),
         BenchCommand::Trace(args) => trace::run(args),
+        BenchCommand::Head(args) => head::run(args),
     }
 }
 

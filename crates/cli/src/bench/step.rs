@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Field, Packing, Trajectory};
-use ferrotune_engine::{AdamW, Engine, EngineConfig, Loss};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, Loss};
 use ferrotune_graph::Policy;
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_rl::{ClipRange, policy_gradient};
@@ -17,7 +17,7 @@ use crate::args::BenchStepArgs;
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
 use crate::machine;
-use crate::model_folder::token_chunk;
+use crate::model_folder::head;
 use crate::terminal::{bytes, print, say};
 
 /// Steps before those that count.
@@ -112,7 +112,7 @@ impl Bench {
         let config = EngineConfig {
             compute: args.compute_dtype.dtype(),
             policy: Policy::keep_dots(),
-            token_chunk: token_chunk(args.rows, args.width, model.vocab_size),
+            head: head(HeadMode::Fused, args.rows * args.width / args.fsdp, &model),
             temperature: 1.0,
             adamw: AdamW {
                 beta1: 0.9,

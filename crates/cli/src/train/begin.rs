@@ -1,7 +1,7 @@
 //! From a recipe and its files to a trainer on a device.
 
 use anyhow::Context;
-use ferrotune_engine::{AdamW, Engine, EngineConfig};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::DType;
@@ -12,7 +12,7 @@ use ferrotune_rollout::{Sampler, SamplerConfig};
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
 use crate::machine;
-use crate::model_folder::{self, StoredWeights};
+use crate::model_folder::{self, HEAD_BYTES, StoredWeights, head_sizes};
 use crate::terminal::{bytes, short_count};
 use crate::train::inputs::Inputs;
 use crate::train::plan::plan;
@@ -75,6 +75,19 @@ pub(crate) fn check_memory(trainer: &Trainer, recipe: &Recipe) -> Result<(), Fai
     )))
 }
 
+/// How the head works: its chunks as they are set, or sized for the tokens of one device.
+fn head_settings(recipe: &Recipe, tokens: usize, model: &ModelConfig) -> HeadSettings {
+    let mode = match recipe.head.mode {
+        ferrotune_recipe::HeadMode::Off => HeadMode::Off,
+        ferrotune_recipe::HeadMode::Local => HeadMode::Local,
+        ferrotune_recipe::HeadMode::Fused => HeadMode::Fused,
+        ferrotune_recipe::HeadMode::SinglePass => HeadMode::SinglePass,
+    };
+    let sizes = head_sizes(tokens / recipe.device_count(), model);
+    let (tokens, vocab) = (recipe.head.token_chunk, recipe.head.vocab_chunk);
+    HeadSettings::within(HEAD_BYTES, mode, sizes, tokens, vocab)
+}
+
 /// A trainer before its first step, and the number type of the weights on disk, if they are of one.
 ///
 /// Says what it starts with.
@@ -105,7 +118,7 @@ pub(crate) fn trainer(
     let config = EngineConfig {
         compute,
         policy: policy(recipe, &model, compute),
-        token_chunk: model_folder::token_chunk(rows, width, model.vocab_size),
+        head: head_settings(recipe, rows * width, &model),
         temperature: recipe.rollout.temperature,
         adamw: AdamW {
             beta1: recipe.optimizer.beta1,

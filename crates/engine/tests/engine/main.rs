@@ -2,6 +2,7 @@
 
 mod accumulation;
 mod checkpoints;
+mod head;
 mod optimizer;
 mod parity;
 mod setup;

@@ -1,6 +1,6 @@
 //! AdamW and clipping against a float64 version on the host.
 
-use ferrotune_engine::{AdamW, EngineConfig, Loss, LossInputs, LossTerms};
+use ferrotune_engine::{AdamW, EngineConfig, EntropyUse, Loss, LossInputs, LossTerms};
 use std::sync::Arc;
 
 use crate::setup::{config, documents, engine_on, rows};
@@ -115,6 +115,8 @@ fn scaled(name: &str, factor: f64) -> Loss {
     Loss {
         name: name.into(),
         fields: Vec::new(),
+        separable: true,
+        entropy: EntropyUse::Unread,
         build: Arc::new(build),
     }
 }

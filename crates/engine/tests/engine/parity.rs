@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ferrotune_batch::{Aggregation, Packing, Trajectory};
-use ferrotune_engine::Loss;
+use ferrotune_engine::{HeadMode, HeadSettings, Loss};
 use ferrotune_models::export_gradients;
 use safetensors::SafeTensors;
 
@@ -182,16 +182,20 @@ fn a_chunked_head_changes_nothing() {
     let docs = crate::setup::documents(&[40, 23, 9]);
     let batch = rows(&docs, 40, 1);
     let whole = engine("llama").score(&batch).unwrap();
-    for chunk in [1, 7, 40] {
-        let mut chunked = engine_on(
-            "llama",
-            1,
-            1,
-            ferrotune_engine::EngineConfig {
-                token_chunk: chunk,
-                ..config()
-            },
-        );
+    for (mode, chunk) in [
+        (HeadMode::Off, 1),
+        (HeadMode::Local, 7),
+        (HeadMode::Fused, 1),
+        (HeadMode::Fused, 40),
+        (HeadMode::SinglePass, 7),
+    ] {
+        let head = HeadSettings {
+            mode,
+            token_chunk: chunk,
+            vocab_chunk: 50,
+        };
+        let settings = ferrotune_engine::EngineConfig { head, ..config() };
+        let mut chunked = engine_on("llama", 1, 1, settings);
         let scores = chunked.score(&batch).unwrap();
         close(&scores.logprob, &whole.logprob, 2e-6, "log-probs");
         close(&scores.entropy, &whole.entropy, 2e-6, "entropies");

@@ -7,7 +7,7 @@ use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
 use ferrotune_engine::{AdamW, Engine, EngineConfig};
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::ModelConfig;
-use ferrotune_nn::{LOGICAL_AXES, ParamSpec};
+use ferrotune_nn::{HeadMode, HeadSettings, LOGICAL_AXES, ParamSpec};
 use ferrotune_pjrt::{Client, Plugin};
 
 pub(crate) fn client() -> &'static Client {
@@ -29,7 +29,11 @@ pub(crate) fn config() -> EngineConfig {
     EngineConfig {
         compute: DType::F32,
         policy: Policy::keep_dots(),
-        token_chunk: 1 << 20,
+        head: HeadSettings {
+            mode: HeadMode::Fused,
+            token_chunk: 1 << 20,
+            vocab_chunk: 1 << 20,
+        },
         temperature: 1.0,
         adamw: AdamW {
             beta1: 0.9,

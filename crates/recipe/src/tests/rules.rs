@@ -1,4 +1,5 @@
 use super::*;
+use crate::HeadMode;
 
 /// Each rule: settings that break it, what is said, and the same settings mended.
 #[test]
@@ -136,6 +137,14 @@ fn settings_without_effect_are_refused() {
             "[packing]\npad_align = 1",
             "`packing.pad_align` has no effect while packing.pad_position is \"end\"",
         ),
+        (
+            "[head]\nmode = \"off\"\ntoken_chunk = 64\nvocab_chunk = 64",
+            "2 settings have no effect while head.mode is \"off\"",
+        ),
+        (
+            "[head]\nmode = \"local\"\ntoken_chunk = 64\nvocab_chunk = 64",
+            "`head.vocab_chunk` has no effect while head.mode is \"local\"",
+        ),
     ] {
         let refused = refusal(&with(wrong), &[]);
         assert!(
@@ -182,11 +191,33 @@ fn idle_keys_exist() {
     recipe.rl.steps = 1;
     recipe.warmup.steps = 1;
     found.extend(crate::idle::find(&recipe));
+    recipe.head.mode = HeadMode::Off;
+    found.extend(crate::idle::find(&recipe));
+    recipe.head.mode = HeadMode::Local;
+    found.extend(crate::idle::find(&recipe));
     assert!(found.len() >= 5);
     for idle in found {
         assert!(keys.contains(&idle.switch), "{}", idle.switch);
         for key in idle.keys {
             assert!(keys.contains(key), "{key}");
         }
+    }
+}
+
+#[test]
+fn a_mode_of_the_head_that_is_nearly_one_is_refused_with_the_one_that_is_meant() {
+    for (wrong, near) in [
+        ("Fused", "fused"),
+        ("fuse", "fused"),
+        ("singlepass", "single_pass"),
+        ("single-pass", "single_pass"),
+        ("locale", "local"),
+    ] {
+        let refused = refusal(&with(&format!("[head]\nmode = \"{wrong}\"")), &[]);
+        let meant = format!("did you mean \"{near}\"?");
+        assert!(refused.contains(&meant), "{wrong}:\n{refused}");
+    }
+    for wrong in ["token_chunk = 0", "vocab_chunk = 0", "token_chunk = -1"] {
+        refusal(&with(&format!("[head]\n{wrong}")), &[]);
     }
 }

@@ -149,7 +149,7 @@ impl Fixture {
             segment_ids: g.full(1.0, DType::S32, &[b, t]),
             positions: g.iota(DType::S32, &[b, t], 1),
         };
-        let logits = decoder.head(1.0, 1).logits(&decoder.hidden(&tokens, &seq));
+        let logits = decoder.logits(&decoder.hidden(&tokens, &seq));
         builder.output(&out, &[logits]);
         let program = builder.compile(client()).unwrap();
         let filled = |row: &Vec<u32>| {
