@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Effort, Error, Executable, Module, Result,
+    Effort, Error, Executable, Module, Platform, Result,
     abi::{self, RawLoaded},
     client::ClientInner,
     compiled::{Entry, Key},
@@ -17,7 +17,11 @@ pub(crate) fn compile(client: &Arc<ClientInner>, module: &Module) -> Result<Exec
     kernel::prepare(client, module)?;
     let devices = client.devices_of(&module.mesh)?;
     let ids: Vec<i32> = devices.iter().map(|device| device.id).collect();
-    let options = options::encode(&ids, Effort::Full);
+    let options = options::encode(
+        &ids,
+        Platform::from_name(client.platform_name()),
+        Effort::Full,
+    );
     let entry = Entry::of(&Key {
         text: &module.text,
         options: &options,

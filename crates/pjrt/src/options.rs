@@ -2,13 +2,29 @@
 //!
 //! `num_replicas` and `num_partitions` must never be missing: XLA aborts the process when one is zero.
 
+use std::collections::BTreeMap;
+
 use prost::Message;
+
+use crate::Platform;
 
 #[derive(Clone, PartialEq, Message)]
 struct CompileOptions {
     #[prost(message, optional, tag = "3")]
     build: Option<BuildOptions>,
+    #[prost(btree_map = "string, message", tag = "7")]
+    overrides: BTreeMap<String, Override>,
 }
+
+/// A value for one of the compiler's own flags.
+#[derive(Clone, PartialEq, Message)]
+struct Override {
+    #[prost(bool, optional, tag = "2")]
+    flag: Option<bool>,
+}
+
+/// Without it, the TPU's compiler writes a product of groups of rows as one product of all rows with every group, and masks.
+const TPU_RAGGED_DOT: &str = "xla_tpu_enable_ragged_dot_kernel";
 
 #[derive(Clone, PartialEq, Message)]
 struct BuildOptions {
@@ -63,7 +79,7 @@ impl Effort {
 }
 
 /// One replica, one partition per device, partitioned by Shardy; partition `i` runs on `device_ids[i]`.
-pub(crate) fn encode(device_ids: &[i32], effort: Effort) -> Vec<u8> {
+pub(crate) fn encode(device_ids: &[i32], platform: Platform, effort: Effort) -> Vec<u8> {
     let partitions = device_ids.len();
     let assignment = DeviceAssignment {
         replica_count: 1,
@@ -83,12 +99,19 @@ pub(crate) fn encode(device_ids: &[i32], effort: Effort) -> Vec<u8> {
         use_shardy_partitioner: true,
         optimization_level: effort.level(),
     };
-    CompileOptions { build: Some(build) }.encode_to_vec()
+    let ragged = (platform == Platform::Tpu)
+        .then(|| (TPU_RAGGED_DOT.to_owned(), Override { flag: Some(true) }));
+    let options = CompileOptions {
+        build: Some(build),
+        overrides: ragged.into_iter().collect(),
+    };
+    options.encode_to_vec()
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Effort, encode};
+    use crate::Platform;
 
     #[test]
     fn options_are_the_bytes_that_xla_expects() {
@@ -109,9 +132,9 @@ mod tests {
         build.extend(assignment);
         build.extend([0x98, 0x01, 0x01]);
         let wrap = |build: &[u8]| [&[0x1a, build.len() as u8], build].concat();
-        assert_eq!(encode(&[0, 3], Effort::Full), wrap(&build));
+        assert_eq!(encode(&[0, 3], Platform::Cpu, Effort::Full), wrap(&build));
         // 24: 9
         build.extend([0xc0, 0x01, 0x09]);
-        assert_eq!(encode(&[0, 3], Effort::Low), wrap(&build));
+        assert_eq!(encode(&[0, 3], Platform::Cpu, Effort::Low), wrap(&build));
     }
 }

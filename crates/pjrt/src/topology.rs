@@ -156,7 +156,7 @@ impl Topology {
     pub fn compile_with(&self, module: &Module, effort: Effort) -> Result<Compilation> {
         check_shardings(module)?;
         check_platform(module, self.platform())?;
-        let options = options::encode(self.devices_of(module)?, effort);
+        let options = options::encode(self.devices_of(module)?, self.platform(), effort);
         let entry = Entry::of(&Key {
             text: &module.text,
             options: &options,

@@ -157,3 +157,14 @@ fn scans() {
     agrees("scan", |g, x| scan(g, x, false));
     agrees("scan_reverse", |g, x| scan(g, x, true));
 }
+
+#[test]
+fn branches() {
+    for name in ["cond_true", "cond_false"] {
+        agrees(name, |g, x| {
+            let yes = x[0].gt(&x[0].scalar_like(0.0));
+            let product = || vec![g.einsum("ab,bc->ac", &x[1], &x[2], DType::F32).tanh()];
+            g.cond(&yes, product, || vec![x[1].square()])
+        });
+    }
+}

@@ -107,3 +107,23 @@ fn the_work_of_its_gradient_is_too_but_for_functions_that_the_compiler_repeats()
         "transcendentals: {transcendentals}"
     );
 }
+
+#[test]
+fn products_of_groups_cost_no_more_for_being_many() {
+    let args: [(DType, &[usize]); 3] = [
+        (DType::BF16, &[4096, 512]),
+        (DType::BF16, &[64, 512, 256]),
+        (DType::S32, &[64]),
+    ];
+    let work = 2.0 * 4096.0 * 512.0 * 256.0;
+    let builder = trace("groups", &args, |g, x| {
+        let y = g.ragged_dot(&x[0], &x[1], &x[2], DType::F32);
+        assert_eq!(g.cost(&[&y]).flops, work);
+        vec![y]
+    });
+    let theirs = compile(&builder).cost().expect("the TPU plugin counts");
+    assert!(
+        (theirs.flops / work - 1.0).abs() < 0.02,
+        "{theirs:?} for {work}"
+    );
+}
