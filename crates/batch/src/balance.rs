@@ -29,7 +29,9 @@ impl Balance {
         let per_shard = self.rows_per_micro_batch / self.shards;
         let micro_batches = work.chunks(self.rows_per_micro_batch);
         let most = |rows: &[u64]| {
-            let shards = rows.chunks(per_shard).map(|shard| shard.iter().sum::<u64>());
+            let shards = rows
+                .chunks(per_shard)
+                .map(|shard| shard.iter().sum::<u64>());
             shards.max().unwrap_or(0)
         };
         micro_batches.map(most).sum()

@@ -174,7 +174,11 @@ fn check_widths(batch: &[Trajectory], field: Field, problems: &mut Vec<BatchErro
     }
 }
 
-pub(crate) fn check_loss_weights(batch: &[Trajectory], weights: &LossWeights, problems: &mut Vec<BatchError>) {
+pub(crate) fn check_loss_weights(
+    batch: &[Trajectory],
+    weights: &LossWeights,
+    problems: &mut Vec<BatchError>,
+) {
     if weights.per_token.len() != batch.len() {
         let (weights, trajectories) = (weights.per_token.len(), batch.len());
         problems.push(BatchError::WeightCount {

@@ -211,7 +211,9 @@ pub enum BatchError {
         width: usize,
     },
     /// Orders that cut their rows into different numbers of shards.
-    #[error("there are orders for {first} and for {other} context shards; use one number for all rows")]
+    #[error(
+        "there are orders for {first} and for {other} context shards; use one number for all rows"
+    )]
     MixedShards {
         /// Shards of the first order.
         first: usize,
@@ -219,7 +221,9 @@ pub enum BatchError {
         other: usize,
     },
     /// A list of tiles with no room for them.
-    #[error("row {row}, shard {shard} has {tiles} tiles, and there is room for {capacity}; raise the capacity")]
+    #[error(
+        "row {row}, shard {shard} has {tiles} tiles, and there is room for {capacity}; raise the capacity"
+    )]
     TileCapacity {
         /// The row.
         row: usize,

@@ -1,10 +1,13 @@
 //! Equally many items a bin, and every bin equally heavy, or nearly: chunks to context shards, rows to data shards.
 //!
 //! Heaviest first to the lightest bin with room, then exchanges of two items that even the loads, then a bounded number of
-//! kicks out of local optima. All whole numbers and a fixed sequence of kicks, so the same costs give the same split.
+//! kicks out of local optima. The kicks are a fixed sequence, so the same costs give the same split.
 
 /// Most kicks.
 const KICKS: usize = 100;
+
+/// Most walks over all pairs between two kicks; a handful is enough, and rounding must not turn in circles.
+const PASSES: usize = 100;
 
 /// Comparisons of two items that the kicks may cost: about a millisecond.
 const COMPARISONS: usize = 400_000;
@@ -46,6 +49,8 @@ pub(crate) fn split_evenly<const K: usize>(
 struct Split<'a, const K: usize> {
     costs: &'a [[u64; K]],
     weight: [u64; K],
+    /// Of the weights.
+    square: [f64; K],
     bin_of: Vec<usize>,
     loads: Vec<[u64; K]>,
 }
@@ -73,6 +78,7 @@ impl<const K: usize> Split<'_, K> {
         Split {
             costs,
             weight,
+            square: weight.map(|w| (w as f64).powi(2)),
             bin_of,
             loads,
         }
@@ -80,36 +86,40 @@ impl<const K: usize> Split<'_, K> {
 
     /// Exchanges pairs as long as that makes the sum of squared loads smaller.
     fn exchange(&mut self) {
-        let mut better = true;
-        while better {
-            better = false;
+        for _ in 0..PASSES {
+            let mut better = false;
             for a in 0..self.costs.len() {
-                let others = (0..self.costs.len()).map(|b| (self.gain(a, b), b));
-                let (gain, b) = others
-                    .max_by_key(|&(gain, b)| (gain, std::cmp::Reverse(b)))
-                    .expect("there are items");
-                if gain > 0 {
-                    self.swap(a, b);
+                let (mut most, mut with) = (0.0, a);
+                for b in 0..self.costs.len() {
+                    let gain = self.gain(a, b);
+                    if gain > most {
+                        (most, with) = (gain, b);
+                    }
+                }
+                if most > 0.0 {
+                    self.swap(a, with);
                     better = true;
                 }
+            }
+            if !better {
+                return;
             }
         }
     }
 
-    /// Half of what an exchange takes off the weighted sum of squared loads.
-    fn gain(&self, a: usize, b: usize) -> i128 {
+    /// Half of what an exchange takes off the weighted sum of squared loads. Within a bin that is nothing.
+    fn gain(&self, a: usize, b: usize) -> f64 {
         let (bin_a, bin_b) = (self.bin_of[a], self.bin_of[b]);
         if bin_a == bin_b {
-            return 0;
+            return 0.0;
         }
-        let kinds = 0..K;
-        kinds
-            .map(|k| {
-                let moved = i128::from(self.costs[a][k]) - i128::from(self.costs[b][k]);
-                let ahead = i128::from(self.loads[bin_a][k]) - i128::from(self.loads[bin_b][k]);
-                i128::from(self.weight[k]).pow(2) * moved * (ahead - moved)
-            })
-            .sum()
+        let mut gain = 0.0;
+        for k in 0..K {
+            let moved = self.costs[a][k].wrapping_sub(self.costs[b][k]) as i64;
+            let ahead = self.loads[bin_a][k].wrapping_sub(self.loads[bin_b][k]) as i64;
+            gain += self.square[k] * moved as f64 * (ahead - moved) as f64;
+        }
+        gain
     }
 
     fn swap(&mut self, a: usize, b: usize) {
@@ -171,7 +181,10 @@ mod tests {
             add(&mut loads[bin], cost);
             counts[bin] += 1;
         }
-        assert!(counts.iter().all(|&n| n == costs.len() / bins), "{counts:?}");
+        assert!(
+            counts.iter().all(|&n| n == costs.len() / bins),
+            "{counts:?}"
+        );
         loads
     }
 

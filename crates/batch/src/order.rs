@@ -46,6 +46,33 @@ impl OrderKind {
             OrderKind::Balanced => "balanced",
         }
     }
+
+    /// Whether rows of `width` tokens can be cut so for `context_size` shards, before there are any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Order::new`].
+    pub fn check(self, width: usize, context_size: usize) -> Result<(), BatchError> {
+        if context_size == 0 {
+            let option = "context_size";
+            return Err(BatchError::Zero { option });
+        }
+        let (option, divisor) = match self {
+            OrderKind::DualChunkSwap => ("twice context_size", context_size.saturating_mul(2)),
+            OrderKind::Contiguous | OrderKind::Balanced => ("context_size", context_size),
+        };
+        if width.is_multiple_of(divisor) {
+            return Ok(());
+        }
+        let below = width - width % divisor;
+        Err(BatchError::Indivisible {
+            budget: width,
+            option,
+            divisor,
+            below,
+            above: below.saturating_add(divisor),
+        })
+    }
 }
 
 impl FromStr for OrderKind {
@@ -87,7 +114,7 @@ impl Order {
         context_size: usize,
         tiling: &Tiling,
     ) -> Result<Order, BatchError> {
-        check(kind, segment_ids.len(), context_size)?;
+        kind.check(segment_ids.len(), context_size)?;
         let width = segment_ids.len();
         Ok(match kind {
             OrderKind::Contiguous => Order::contiguous(width, context_size),
@@ -200,28 +227,6 @@ impl Order {
         let places = self.chunks.iter().enumerate();
         places.map(move |(place, &c)| (range(place), range(c)))
     }
-}
-
-fn check(kind: OrderKind, width: usize, context_size: usize) -> Result<(), BatchError> {
-    if context_size == 0 {
-        let option = "context_size";
-        return Err(BatchError::Zero { option });
-    }
-    let (option, divisor) = match kind {
-        OrderKind::DualChunkSwap => ("twice context_size", context_size.saturating_mul(2)),
-        OrderKind::Contiguous | OrderKind::Balanced => ("context_size", context_size),
-    };
-    if width.is_multiple_of(divisor) {
-        return Ok(());
-    }
-    let below = width - width % divisor;
-    Err(BatchError::Indivisible {
-        budget: width,
-        option,
-        divisor,
-        below,
-        above: below.saturating_add(divisor),
-    })
 }
 
 /// The smallest chunk that cuts a shard at ends of query blocks into few enough pieces. Where query blocks do not divide

@@ -139,7 +139,10 @@ impl OrderedRows {
 
     /// The rows in natural order again.
     pub fn restore(&self) -> Rows {
-        self.rows
-            .moved(|row| self.orders[row].moves().map(|(place, index)| (index, place)))
+        self.rows.moved(|row| {
+            self.orders[row]
+                .moves()
+                .map(|(place, index)| (index, place))
+        })
     }
 }

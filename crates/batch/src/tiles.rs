@@ -268,19 +268,30 @@ impl Span {
         }
     }
 
-    /// Adds a stretch of the natural row that begins at index `start`.
+    /// Adds a stretch of the natural row that begins at index `start`, later than what is there.
     fn take(&mut self, start: usize, segment_ids: &[i32], padding: Padding) {
         self.positions += segment_ids.len();
-        for (index, &id) in (start..).zip(segment_ids) {
-            self.padded |= id == 0;
-            if id == 0 && padding == Padding::Skipped {
-                continue;
+        let high = segment_ids.iter().copied().max().unwrap_or(0);
+        let low = segment_ids.iter().copied().min().unwrap_or(0);
+        self.padded |= low == 0;
+        let (first, last, low) = match padding {
+            Padding::Counted => (0, segment_ids.len() - 1, low),
+            // Nothing here counts.
+            Padding::Skipped if high == 0 => return,
+            Padding::Skipped => {
+                let token = |&id: &i32| id != 0;
+                let first = segment_ids.iter().position(token).unwrap_or(0);
+                let last = segment_ids.iter().rposition(token).unwrap_or(0);
+                let ids = segment_ids[first..=last].iter();
+                // As unsigned numbers and less 1, padding is beyond all others.
+                let low = ids.map(|&id| (id as u32).wrapping_sub(1)).min();
+                (first, last, low.map_or(0, |low| low as i32 + 1))
             }
-            self.first = self.first.min(index);
-            self.last = self.last.max(index);
-            self.low = self.low.min(id);
-            self.high = self.high.max(id);
-        }
+        };
+        self.first = self.first.min(start + first);
+        self.last = self.last.max(start + last);
+        self.low = self.low.min(low);
+        self.high = self.high.max(high);
     }
 
     /// Whether a tile of these queries with `keys` has work in it. A block that counts for nothing overlaps with none.
@@ -289,9 +300,8 @@ impl Span {
     }
 
     fn whole_with(&self, keys: &Span) -> bool {
-        let one = |span: &Span| {
-            span.low == span.high && !span.padded && span.positions == span.block
-        };
+        let one =
+            |span: &Span| span.low == span.high && !span.padded && span.positions == span.block;
         one(self) && one(keys) && self.low == keys.low && self.first >= keys.last
     }
 }

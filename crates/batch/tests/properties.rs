@@ -1,7 +1,7 @@
 //! Random batches, read back from the arrays alone.
 
 use ferrotune_batch::{
-    Aggregation, Balance, Blocks, Column, Element, Field, OrderKind, Packing, Padding, PadPosition,
+    Aggregation, Balance, Blocks, Column, Element, Field, OrderKind, Packing, PadPosition, Padding,
     Rows, Tiling, Trajectory, Values,
 };
 use proptest::prelude::*;
@@ -50,7 +50,8 @@ fn column(field: Field, index: usize, tokens: usize) -> Column {
             tokens.map(|t| (index * STRIDE + t) as i32).collect(),
         )),
         Element::S16 => {
-            let ids = tokens.flat_map(|t| (0..EXPERTS).map(move |n| (index * 97 + t * 5 + n) as i16));
+            let ids =
+                tokens.flat_map(|t| (0..EXPERTS).map(move |n| (index * 97 + t * 5 + n) as i16));
             Column::wide(EXPERTS, Values::S16(ids.collect()))
         }
     }

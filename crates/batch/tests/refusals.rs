@@ -368,7 +368,11 @@ fn a_balance_that_cannot_be() {
 fn problems_say_whose_they_are() {
     let of = |packing: Packing, batch: &[Trajectory]| -> Vec<Option<usize>> {
         let refused = refusal(&packing, batch);
-        refused.problems().iter().map(|it| it.trajectory()).collect()
+        refused
+            .problems()
+            .iter()
+            .map(|it| it.trajectory())
+            .collect()
     };
     let empty = Trajectory::document(vec![]);
     assert_eq!(

@@ -159,10 +159,7 @@ fn lists_for_a_device_loop() {
     assert_eq!(lists.count, [3, 5, 0, 0]);
     let none = [0; 10];
     let padded = |row: [i32; 10]| [row, none].concat();
-    assert_eq!(
-        lists.query_block,
-        padded([0, 1, 1, 0, 0, 0, 0, 1, 1, 1])
-    );
+    assert_eq!(lists.query_block, padded([0, 1, 1, 0, 0, 0, 0, 1, 1, 1]));
     assert_eq!(lists.key_block, padded([0, 2, 3, 0, 0, 0, 1, 0, 1, 2]));
     assert_eq!(lists.whole, padded([0, 0, 0, 0, 0, 1, 0, 0, 0, 0]));
     let dkv = rows
@@ -279,9 +276,7 @@ fn cut(case: &Case, order: &Order, blocks: Blocks) -> (Vec<Vec<Vec<usize>>>, Vec
     let permutation: Vec<usize> = order.permutation().iter().map(|&i| i as usize).collect();
     let pieces = |list: &[usize], size| list.chunks(size).map(<[usize]>::to_vec).collect();
     let shards = permutation.chunks(width / case.shards);
-    let queries = shards
-        .map(|shard| pieces(shard, blocks.queries))
-        .collect();
+    let queries = shards.map(|shard| pieces(shard, blocks.queries)).collect();
     let natural: Vec<usize> = (0..width).collect();
     (queries, pieces(&natural, blocks.keys))
 }
@@ -289,9 +284,8 @@ fn cut(case: &Case, order: &Order, blocks: Blocks) -> (Vec<Vec<Vec<usize>>>, Vec
 /// The rule as it is written, on lists of natural indices.
 fn active(case: &Case, queries: &[usize], keys: &[usize]) -> bool {
     let counted = |list: &[usize]| -> Vec<usize> {
-        let counts = |i: &usize| {
-            case.tiling.padding == Padding::Counted || case.segment_ids[*i] != 0
-        };
+        let counts =
+            |i: &usize| case.tiling.padding == Padding::Counted || case.segment_ids[*i] != 0;
         list.iter().copied().filter(counts).collect()
     };
     let (queries, keys) = (counted(queries), counted(keys));

@@ -1,6 +1,7 @@
 //! `ferrotune bench`: numbers about this machine and this build. Synthetic data, nothing is saved.
 
 mod dispatch;
+mod pack;
 mod step;
 
 use std::time::Duration;
@@ -12,6 +13,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Step(args) => step::run(args),
         BenchCommand::Dispatch(args) => dispatch::run(args),
+        BenchCommand::Pack(args) => pack::run(args),
     }
 }
 

@@ -136,6 +136,10 @@ fn settings_without_effect_are_refused() {
             "[packing]\npad_align = 1",
             "`packing.pad_align` has no effect while packing.pad_position is \"end\"",
         ),
+        (
+            "[packing]\nbalance = \"off\"",
+            "`packing.balance` has no effect while mesh.data is 1",
+        ),
     ] {
         let refused = refusal(&with(wrong), &[]);
         assert!(
