@@ -195,12 +195,29 @@ mod tests {
         assert_eq!(loads(&costs, 4, &split), [[132]; 4]);
     }
 
+    /// The least weight of the heavier of two bins, by trying all.
+    fn best_of_all(costs: &[[u64; 1]]) -> u64 {
+        let halves =
+            (0_u32..1 << costs.len()).filter(|it| it.count_ones() as usize == costs.len() / 2);
+        let load = |half: u32| -> u64 {
+            let inside = (0..costs.len()).filter(|&item| half >> item & 1 == 1);
+            inside.map(|item| costs[item][0]).sum()
+        };
+        halves
+            .map(|half| load(half).max(load(!half)))
+            .min()
+            .unwrap()
+    }
+
     #[test]
-    fn lightest_first_alone_would_not_do() {
-        // Longest first puts 7 with 4 and 6 with 5; the count of two a bin then leaves nothing better, but kicks do.
-        let costs = [[8], [7], [6], [5], [4], [4], [4], [2]];
-        let split = split_evenly(&costs, 2, [1]);
-        assert_eq!(loads(&costs, 2, &split), [[20], [20]]);
+    fn small_splits_are_the_best_there_are() {
+        let mut random = Xorshift(1);
+        for _ in 0..300 {
+            let costs: Vec<[u64; 1]> = (0..8).map(|_| [random.below(1000) as u64]).collect();
+            let split = split_evenly(&costs, 2, [1]);
+            let heaviest = loads(&costs, 2, &split).into_iter().max().unwrap();
+            assert_eq!(heaviest[0], best_of_all(&costs), "{costs:?}");
+        }
     }
 
     #[test]
