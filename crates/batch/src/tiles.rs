@@ -299,10 +299,11 @@ impl Span {
         self.last >= keys.first && self.low <= keys.high && keys.low <= self.high
     }
 
+    /// Of a tile that is active. So if each block is of one segment, it is the same one.
     fn whole_with(&self, keys: &Span) -> bool {
         let one =
             |span: &Span| span.low == span.high && !span.padded && span.positions == span.block;
-        one(self) && one(keys) && self.low == keys.low && self.first >= keys.last
+        one(self) && one(keys) && self.first >= keys.last
     }
 }
 

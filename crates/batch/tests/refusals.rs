@@ -65,6 +65,18 @@ fn one_problem_stands_alone() {
 }
 
 #[test]
+fn values_that_are_no_numbers() {
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let batch = [Trajectory::document(vec![1, 2]).with(Field::Return, vec![0.0, value])];
+        let refused = refusal(&Packing::packed(4), &batch);
+        let [BatchError::NotFinite { field, token, .. }] = refused.problems() else {
+            panic!("{refused}");
+        };
+        assert_eq!((*field, *token), ("return", 1));
+    }
+}
+
+#[test]
 fn weights_of_another_batch() {
     let batch = documents(&[3, 2]);
     let refuse = |per_token: Vec<Vec<f32>>| {
