@@ -30,7 +30,8 @@ pub enum BatchError {
     },
     /// A per-token field, loss mask or weight of another length than the tokens.
     #[error(
-        "trajectory {trajectory}: {field} has {values} values for {tokens} tokens; give one value a token"
+        "trajectory {trajectory}: {field} has {values} values for {tokens} tokens; give {} a token",
+        counted(*.per_token)
     )]
     FieldLength {
         /// Index in the batch.
@@ -41,6 +42,25 @@ pub enum BatchError {
         values: usize,
         /// The trajectory's tokens.
         tokens: usize,
+        /// How many values belong to each token.
+        per_token: usize,
+    },
+    /// A field with another number of values a token than the first trajectory that has it.
+    #[error(
+        "trajectory {trajectory}: {field} has {} a token, and trajectory {first} has {}; give all as many",
+        counted(*.per_token), counted(*.expected)
+    )]
+    FieldWidth {
+        /// Index in the batch.
+        trajectory: usize,
+        /// The field's name.
+        field: &'static str,
+        /// Its values a token.
+        per_token: usize,
+        /// The first trajectory that has the field.
+        first: usize,
+        /// The values a token there.
+        expected: usize,
     },
     /// A field that only some trajectories have.
     #[error(
@@ -68,6 +88,20 @@ pub enum BatchError {
         token: usize,
         /// What is there.
         value: f32,
+    },
+    /// A whole number below what its field allows.
+    #[error("trajectory {trajectory}: {field} is {value} at token {token}; the least is {least}")]
+    TooSmall {
+        /// Index in the batch.
+        trajectory: usize,
+        /// The field's name.
+        field: &'static str,
+        /// Index in the trajectory.
+        token: usize,
+        /// What is there.
+        value: i64,
+        /// The least that may be there.
+        least: i64,
     },
     /// A loss mask that asks for the first token.
     #[error(
@@ -137,6 +171,68 @@ pub enum BatchError {
         below: usize,
         /// The multiple above.
         above: usize,
+    },
+    /// Rows that data shards cannot share evenly.
+    #[error(
+        "{rows} rows of a micro-batch do not divide into {shards} data shards; nearest numbers of rows are {below} and {above}"
+    )]
+    UnevenRows {
+        /// Rows of a micro-batch.
+        rows: usize,
+        /// Shards that share them.
+        shards: usize,
+        /// The multiple below.
+        below: usize,
+        /// The multiple above.
+        above: usize,
+    },
+    /// A number of rows that does not make whole micro-batches.
+    #[error(
+        "row_multiple {row_multiple} does not divide the {rows} rows of a micro-batch; leave it at 1, or make it a divisor"
+    )]
+    RowMultiple {
+        /// As given.
+        row_multiple: usize,
+        /// Rows of a micro-batch.
+        rows: usize,
+    },
+    /// Orders of other rows.
+    #[error(
+        "{orders} orders of {tokens} tokens do not fit {rows} rows of {width} tokens; make one for each of these rows"
+    )]
+    OrderCount {
+        /// Orders given.
+        orders: usize,
+        /// Tokens of the first one that does not fit, or of any.
+        tokens: usize,
+        /// Rows.
+        rows: usize,
+        /// Tokens a row.
+        width: usize,
+    },
+    /// Orders that cut their rows into different numbers of shards.
+    #[error(
+        "there are orders for {first} and for {other} context shards; use one number for all rows"
+    )]
+    MixedShards {
+        /// Shards of the first order.
+        first: usize,
+        /// Shards of another.
+        other: usize,
+    },
+    /// A list of tiles with no room for them.
+    #[error(
+        "row {row}, shard {shard} has {tiles} tiles, and there is room for {capacity}; raise the capacity"
+    )]
+    TileCapacity {
+        /// The row.
+        row: usize,
+        /// The shard.
+        shard: usize,
+        /// Its tiles.
+        tiles: usize,
+        /// Tiles that the list holds.
+        capacity: usize,
     },
     /// A start alignment that would move segments off their own alignment.
     #[error("pad_align {pad_align} is not a positive multiple of segment_align {segment_align}")]
@@ -213,6 +309,34 @@ pub enum BatchError {
         /// Length of the list to write to.
         room: usize,
     },
+}
+
+/// "one value", "8 values".
+fn counted(values: usize) -> String {
+    match values {
+        1 => "one value".to_owned(),
+        n => format!("{n} values"),
+    }
+}
+
+impl BatchError {
+    /// The trajectory to blame, if it is one: its index in the batch.
+    pub fn trajectory(&self) -> Option<usize> {
+        use BatchError::*;
+        match *self {
+            EmptyTrajectory { trajectory }
+            | TooLong { trajectory, .. }
+            | FieldLength { trajectory, .. }
+            | FieldWidth { trajectory, .. }
+            | NotFinite { trajectory, .. }
+            | TooSmall { trajectory, .. }
+            | FirstTokenTrained { trajectory }
+            | TokenOutsideVocabulary { trajectory, .. }
+            | WeightOutsideMask { trajectory, .. } => Some(trajectory),
+            FieldMissing { missing, .. } => Some(missing),
+            _ => None,
+        }
+    }
 }
 
 /// Every problem that was found, in a fixed order. Never empty.

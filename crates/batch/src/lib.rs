@@ -4,7 +4,8 @@
 //! whole optimizer batch are decided once, on the host ([`Aggregation::weights`]). [`Packing::pack`] lays the trajectories
 //! out as [`Rows`], a struct of arrays `[B,T]` in which everything per token moves together;
 //! [`Rows::micro_batches`] cuts them into pieces of one static shape; [`Rows::unpack`] brings per-token results back to
-//! the trajectories.
+//! the trajectories. For context parallelism, [`Rows::orders`] and [`Rows::in_order`] give each shard its tokens, and
+//! [`Rows::tile_lists`] says which attention tiles it has.
 //!
 //! # The convention
 //!
@@ -13,7 +14,7 @@
 //! always 0 and a loss mask that asks for it is refused. Padding is what has segment id 0; it is never inferred from ids.
 //!
 //! Notable: all problems of a batch are reported at once, each with its place ([`Refused`]); the same input gives the
-//! same rows. Left out: device arrays, context-parallel orders, attention tile lists.
+//! same rows. Left out: device arrays, what attention does in a tile.
 //!
 //! # Example
 //!
@@ -35,17 +36,31 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod balance;
+mod check;
+mod column;
 mod error;
+mod even;
 mod field;
 mod fit;
+mod order;
+mod ordered;
 mod packing;
 mod rows;
+mod tile_lists;
+mod tiles;
 mod trajectory;
 mod weights;
 
+pub use balance::Balance;
+pub use column::{Column, Element, Values};
 pub use error::{BatchError, Refused};
 pub use field::{Field, Fields};
+pub use order::{Order, OrderKind};
+pub use ordered::OrderedRows;
 pub use packing::{Assembler, DEFAULT_PAD_ALIGN, Packing, PadPosition};
 pub use rows::{Place, Rows};
+pub use tile_lists::TileLists;
+pub use tiles::{Blocks, Padding, Pass, Tile, Tiling};
 pub use trajectory::{Trajectory, predictable_mask, truncate};
 pub use weights::{Aggregation, LossWeights};

@@ -5,11 +5,12 @@
 
 use std::str::FromStr;
 
+use crate::balance::{Balance, lightest_with_room};
+use crate::check::{check_fields, check_loss_weights};
 use crate::error::{BatchError, Refused};
-use crate::field::Field;
 use crate::fit::{Slot, first_fit_decreasing};
 use crate::rows::{Place, Rows};
-use crate::trajectory::{Trajectory, check_values};
+use crate::trajectory::Trajectory;
 use crate::weights::LossWeights;
 
 /// What a row may hold.
@@ -89,6 +90,8 @@ pub struct Packing {
     pub pad_align: usize,
     /// Token ids must be below this, if it is given.
     pub vocab_size: Option<u32>,
+    /// Evens the attention work of data shards; by default rows stand in the order in which they were opened.
+    pub balance: Option<Balance>,
 }
 
 impl Packing {
@@ -104,6 +107,7 @@ impl Packing {
             pad_position: PadPosition::End,
             pad_align: DEFAULT_PAD_ALIGN,
             vocab_size: None,
+            balance: None,
         }
     }
 
@@ -128,30 +132,23 @@ impl Packing {
         let mut problems = self.problems();
         self.check_batch(batch, &mut problems);
         check_fields(batch, &mut problems);
-        check_weights(batch, weights, &mut problems);
+        check_loss_weights(batch, weights, &mut problems);
         Refused::unless_empty(problems)?;
 
-        let (slots, used) = self.slots(batch);
-        let rows = used
-            .checked_next_multiple_of(self.row_multiple)
-            .unwrap_or(usize::MAX);
-        if rows
-            .checked_mul(self.budget)
-            .is_none_or(|positions| positions as u64 > 1 << 32)
-        {
-            return Err(BatchError::TooLarge {
-                rows,
-                budget: self.budget,
-            }
-            .into());
-        }
-        let shifts = self.shifts(batch, &slots, used);
+        let lengths: Vec<usize> = batch.iter().map(Trajectory::len).collect();
+        let (slots, used) = self.slots(&lengths);
+        let rows = self.row_count(used)?;
+        let slots = match self.balance {
+            None => slots,
+            Some(balance) => balance.apply(slots, self.spread(&lengths, rows), &lengths, rows),
+        };
+        let shifts = self.shifts(&lengths, &slots, rows);
         let places = slots.iter().enumerate().map(|(trajectory, slot)| Place {
             trajectory,
             row: slot.row,
             segment: slot.order + 1,
             start: slot.start + shifts[slot.row],
-            len: batch[trajectory].len(),
+            len: lengths[trajectory],
         });
         Ok(Rows::lay_out(
             rows,
@@ -162,181 +159,67 @@ impl Packing {
         ))
     }
 
-    /// What is wrong with the settings themselves, so that it can be told before there is a batch.
-    pub fn problems(&self) -> Vec<BatchError> {
-        let mut problems = Vec::new();
-        let sizes = [
-            ("budget", self.budget),
-            ("max_segments", self.max_segments.unwrap_or(1)),
-            ("segment_align", self.segment_align),
-            ("row_multiple", self.row_multiple),
-            ("context_size", self.context_size),
-        ];
-        for (option, _) in sizes.into_iter().filter(|&(_, size)| size == 0) {
-            problems.push(BatchError::Zero { option });
-        }
-        for (option, divisor) in [
-            ("segment_align", self.segment_align),
-            ("context_size", self.context_size),
-        ] {
-            let budget = self.budget;
-            if divisor > 0 && !budget.is_multiple_of(divisor) {
-                let below = budget - budget % divisor;
-                let above = below.saturating_add(divisor);
-                problems.push(BatchError::Indivisible {
-                    budget,
-                    option,
-                    divisor,
-                    below,
-                    above,
-                });
-            }
-        }
-        self.check_padding(&mut problems);
-        problems
-    }
-
-    fn check_padding(&self, problems: &mut Vec<BatchError>) {
-        let &Packing {
-            pad_align,
-            segment_align,
-            budget,
-            ..
-        } = self;
-        let mut no_effect =
-            |option: String, with| problems.push(BatchError::NoEffect { option, with });
-        if self.assembler == Assembler::Padded {
-            if self.pad_position == PadPosition::Start {
-                no_effect("pad_position start".into(), "the padded assembler");
-            }
-            if let Some(cap) = self.max_segments {
-                no_effect(format!("max_segments {cap}"), "the padded assembler");
-            }
-            if segment_align > 1 {
-                no_effect(
-                    format!("segment_align {segment_align}"),
-                    "the padded assembler",
-                );
-            }
-        }
-        if self.pad_position == PadPosition::End {
-            if pad_align != DEFAULT_PAD_ALIGN {
-                no_effect(format!("pad_align {pad_align}"), "pad_position end");
-            }
-            return;
-        }
-        if pad_align == 0 || segment_align > 0 && !pad_align.is_multiple_of(segment_align) {
-            problems.push(BatchError::PadAlign {
-                pad_align,
-                segment_align,
-            });
-        }
-        if pad_align >= budget {
-            problems.push(BatchError::PadAlignTooLarge { pad_align, budget });
-        }
-    }
-
-    fn check_batch(&self, batch: &[Trajectory], problems: &mut Vec<BatchError>) {
-        if batch.is_empty() {
-            problems.push(BatchError::NoTrajectories);
-        }
-        // Ids and positions travel as 32-bit signed integers.
-        let signed = i32::MAX as u32;
-        let vocab_size = self.vocab_size.map_or(signed, |size| size.min(signed));
-        for (trajectory, it) in batch.iter().enumerate() {
-            let tokens = it.len();
-            if tokens > self.budget.min(i32::MAX as usize) {
-                problems.push(BatchError::TooLong {
-                    trajectory,
-                    tokens,
-                    budget: self.budget,
-                });
-            }
-            it.check(trajectory, vocab_size, problems);
-        }
-    }
-
     /// A slot for each trajectory and the number of rows used.
-    fn slots(&self, batch: &[Trajectory]) -> (Vec<Slot>, usize) {
+    fn slots(&self, lengths: &[usize]) -> (Vec<Slot>, usize) {
         match self.assembler {
             Assembler::Packed => {
-                let lengths: Vec<usize> = batch.iter().map(Trajectory::len).collect();
                 let cap = self.max_segments.unwrap_or(usize::MAX);
-                first_fit_decreasing(&lengths, self.budget, self.segment_align, cap)
+                first_fit_decreasing(lengths, self.budget, self.segment_align, cap)
             }
             Assembler::Padded => {
-                let slots = (0..batch.len()).map(|row| Slot {
+                let slots = (0..lengths.len()).map(|row| Slot {
                     row,
                     order: 0,
                     start: 0,
                 });
-                (slots.collect(), batch.len())
+                (slots.collect(), lengths.len())
             }
         }
     }
 
+    /// The same trajectories over all rows that there will be, evenly, if they fit so and may share rows.
+    fn spread(&self, lengths: &[usize], rows: usize) -> Option<Vec<Slot>> {
+        let cap = self.max_segments.unwrap_or(usize::MAX);
+        match self.assembler {
+            Assembler::Packed => {
+                lightest_with_room(lengths, rows, self.budget, self.segment_align, cap)
+            }
+            Assembler::Padded => None,
+        }
+    }
+
+    /// The rows in use and the empty ones that fill up the last multiple.
+    fn row_count(&self, used: usize) -> Result<usize, BatchError> {
+        let multiple = match self.balance {
+            Some(balance) => balance.rows_per_micro_batch,
+            None => self.row_multiple,
+        };
+        let rows = used
+            .checked_next_multiple_of(multiple)
+            .unwrap_or(usize::MAX);
+        match rows.checked_mul(self.budget) {
+            Some(positions) if positions as u64 <= 1 << 32 => Ok(rows),
+            _ => Err(BatchError::TooLarge {
+                rows,
+                budget: self.budget,
+            }),
+        }
+    }
+
     /// How far to the right each row moves.
-    fn shifts(&self, batch: &[Trajectory], slots: &[Slot], rows: usize) -> Vec<usize> {
+    fn shifts(&self, lengths: &[usize], slots: &[Slot], rows: usize) -> Vec<usize> {
         let mut shifts = vec![0; rows];
         if self.pad_position == PadPosition::End {
             return shifts;
         }
         let mut ends = vec![0; rows];
-        for (slot, trajectory) in slots.iter().zip(batch) {
-            ends[slot.row] = ends[slot.row].max(slot.start + trajectory.len());
+        for (slot, length) in slots.iter().zip(lengths) {
+            ends[slot.row] = ends[slot.row].max(slot.start + length);
         }
         for (shift, end) in shifts.iter_mut().zip(ends) {
             let trailing = self.budget - end;
             *shift = trailing - trailing % self.pad_align;
         }
         shifts
-    }
-}
-
-fn check_fields(batch: &[Trajectory], problems: &mut Vec<BatchError>) {
-    let total = batch.len();
-    for &field in Field::ALL {
-        let present = batch
-            .iter()
-            .filter(|trajectory| trajectory.fields.get(field).is_some())
-            .count();
-        let missing = batch
-            .iter()
-            .position(|trajectory| trajectory.fields.get(field).is_none());
-        if let (Some(missing), 1..) = (missing, present) {
-            problems.push(BatchError::FieldMissing {
-                field: field.name(),
-                present,
-                total,
-                missing,
-            });
-        }
-    }
-}
-
-fn check_weights(batch: &[Trajectory], weights: &LossWeights, problems: &mut Vec<BatchError>) {
-    if weights.per_token.len() != batch.len() {
-        let (weights, trajectories) = (weights.per_token.len(), batch.len());
-        problems.push(BatchError::WeightCount {
-            weights,
-            trajectories,
-        });
-        return;
-    }
-    let field = "loss_weight";
-    for (trajectory, (it, values)) in batch.iter().zip(&weights.per_token).enumerate() {
-        let tokens = it.len();
-        check_values(trajectory, field, values, tokens, problems);
-        let outside = values
-            .iter()
-            .zip(&it.loss_mask)
-            .position(|(&weight, &on)| weight != 0.0 && !on);
-        if let Some(token) = outside {
-            problems.push(BatchError::WeightOutsideMask {
-                trajectory,
-                token,
-                weight: values[token],
-            });
-        }
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! Shapes: `B` rows, `T` tokens a row; every array is row-major `[B,T]`. Not here: how trajectories were given their places.
 
+use std::ops::Range;
+
+use crate::column::Column;
 use crate::error::{BatchError, Refused};
 use crate::field::{Field, Fields};
 use crate::trajectory::Trajectory;
@@ -22,7 +25,7 @@ pub struct Place {
     pub len: usize,
 }
 
-/// Packed rows. Padding has segment id 0, and 0 everywhere else.
+/// Packed rows. Padding has segment id 0, a field's [`Element`](crate::Element) says what it has there, and 0 elsewhere.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rows {
     row_count: usize,
@@ -37,13 +40,24 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Rows of padding only, with the given fields: a batch that contributes nothing, of the shape that is wanted.
+    /// Rows of padding only, with the given fields, one value a token: a batch that contributes nothing, of the shape that
+    /// is wanted. For fields of several values a token, see [`Rows::empty_like`].
     pub fn empty(row_count: usize, width: usize, fields: &[Field]) -> Rows {
-        let size = row_count * width;
         let mut columns = Fields::default();
         for &field in fields {
-            columns.set(field, vec![0.0; size]);
+            columns.set_column(field, field.element().column(1));
         }
+        Rows::of_padding(row_count, width, &columns)
+    }
+
+    /// Rows of padding only, as wide as these and with the same fields.
+    pub fn empty_like(&self, row_count: usize) -> Rows {
+        Rows::of_padding(row_count, self.width, &self.fields)
+    }
+
+    fn of_padding(row_count: usize, width: usize, like: &Fields) -> Rows {
+        let size = row_count * width;
+        let columns = like.padding(size);
         Rows {
             row_count,
             width,
@@ -64,8 +78,7 @@ impl Rows {
         batch: &[Trajectory],
         weights: &LossWeights,
     ) -> Rows {
-        let present: Vec<Field> = batch[0].fields.iter().map(|(field, _)| field).collect();
-        let mut rows = Rows::empty(row_count, width, &present);
+        let mut rows = Rows::of_padding(row_count, width, &batch[0].fields);
         for place in &places {
             let range = place.range(width);
             let trajectory = &batch[place.trajectory];
@@ -81,7 +94,7 @@ impl Rows {
             rows.segment_ids[range.clone()].fill(place.segment as i32);
             rows.loss_weight[range.clone()].copy_from_slice(&weights.per_token[place.trajectory]);
             for (to, (_, from)) in rows.fields.iter_mut().zip(trajectory.fields.iter()) {
-                to[range.clone()].copy_from_slice(from);
+                to.copy_from(range.start, from, 0..place.len);
             }
         }
         rows.places = places;
@@ -118,17 +131,32 @@ impl Rows {
         &self.loss_weight
     }
 
-    /// A per-token field, if the trajectories had it or it was set since.
+    /// A field of floats, if the trajectories had it or it was set since.
+    ///
+    /// # Panics
+    ///
+    /// If `field` holds something else: see [`Rows::column`].
+    #[track_caller]
     pub fn field(&self, field: Field) -> Option<&[f32]> {
         self.fields.get(field)
     }
 
+    /// A field of any kind, `[B,T,N]` with its `N` values a token.
+    pub fn column(&self, field: Field) -> Option<&Column> {
+        self.fields.column(field)
+    }
+
     /// The fields that are present, in the order of the table.
-    pub fn fields(&self) -> impl Iterator<Item = (Field, &[f32])> {
+    pub fn fields(&self) -> impl Iterator<Item = (Field, &Column)> {
         self.fields.iter()
     }
 
-    /// Sets a field for every position, `[B,T]`: log-probs that were computed on these very rows, say.
+    /// Sets a field of floats for every position, `[B,T]`: log-probs that were computed on these very rows, say.
+    ///
+    /// # Panics
+    ///
+    /// If `field` holds something else.
+    #[track_caller]
     pub fn set_field(&mut self, field: Field, values: Vec<f32>) -> Result<(), BatchError> {
         self.check_shape(values.len())?;
         self.fields.set(field, values);
@@ -224,11 +252,11 @@ impl Rows {
     fn piece(&self, first: usize, height: usize) -> Rows {
         let last = self.row_count.min(first + height);
         let range = first * self.width..last * self.width;
-        let mut fields = Fields::default();
-        for (field, values) in self.fields.iter() {
-            fields.set(field, cut(values, range.clone(), height * self.width));
-        }
         let size = height * self.width;
+        let mut fields = self.fields.padding(size);
+        for (to, (_, from)) in fields.iter_mut().zip(self.fields.iter()) {
+            to.copy_from(0, from, range.clone());
+        }
         Rows {
             row_count: height,
             width: self.width,
@@ -241,7 +269,55 @@ impl Rows {
         }
     }
 
-    fn check_shape(&self, values: usize) -> Result<(), BatchError> {
+    /// The pairs of a query and a key that attention looks at in each row: `n (n + 1) / 2` for a segment of `n` tokens.
+    pub fn attention_pairs(&self) -> Vec<u64> {
+        let mut pairs = vec![0; self.row_count];
+        for place in &self.places {
+            pairs[place.row] += attention_pairs(place.len);
+        }
+        pairs
+    }
+
+    /// Everything per token, each row's chunk `from` moved to `to` for every pair that `moves` gives for it.
+    pub(crate) fn moved<M>(&self, moves: impl Fn(usize) -> M) -> Rows
+    where
+        M: Iterator<Item = (Range<usize>, Range<usize>)>,
+    {
+        let mut rows = self.empty_like(self.row_count);
+        for row in 0..self.row_count {
+            let base = row * self.width;
+            for (to, from) in moves(row) {
+                let (to, from) = (
+                    base + to.start..base + to.end,
+                    base + from.start..base + from.end,
+                );
+                rows.copy_tokens(to, self, from);
+            }
+        }
+        rows.places.clone_from(&self.places);
+        rows
+    }
+
+    fn copy_tokens(&mut self, to: Range<usize>, source: &Rows, from: Range<usize>) {
+        for (to_list, from_list) in [
+            (&mut self.token_ids, &source.token_ids),
+            (&mut self.segment_ids, &source.segment_ids),
+            (&mut self.positions, &source.positions),
+        ] {
+            to_list[to.clone()].copy_from_slice(&from_list[from.clone()]);
+        }
+        self.loss_weight[to.clone()].copy_from_slice(&source.loss_weight[from.clone()]);
+        for (to_column, (_, from_column)) in self.fields.iter_mut().zip(source.fields.iter()) {
+            to_column.copy_from(to.start, from_column, from.clone());
+        }
+    }
+
+    /// The segment ids of one row.
+    pub fn row_segment_ids(&self, row: usize) -> &[i32] {
+        &self.segment_ids[row * self.width..][..self.width]
+    }
+
+    pub(crate) fn check_shape(&self, values: usize) -> Result<(), BatchError> {
         let (rows, width) = (self.row_count, self.width);
         if values == rows * width {
             Ok(())
@@ -256,14 +332,20 @@ impl Rows {
 }
 
 impl Place {
-    fn range(&self, width: usize) -> std::ops::Range<usize> {
+    fn range(&self, width: usize) -> Range<usize> {
         let start = self.row * width + self.start;
         start..start + self.len
     }
 }
 
+/// The pairs of a query and a key in one segment.
+pub(crate) fn attention_pairs(tokens: usize) -> u64 {
+    let n = tokens as u64;
+    n * (n + 1) / 2
+}
+
 /// `values[range]`, filled with zeros up to `size`.
-fn cut<T: Copy + Default>(values: &[T], range: std::ops::Range<usize>, size: usize) -> Vec<T> {
+fn cut<T: Copy + Default>(values: &[T], range: Range<usize>, size: usize) -> Vec<T> {
     let mut piece = Vec::with_capacity(size);
     piece.extend_from_slice(&values[range]);
     piece.resize(size, T::default());

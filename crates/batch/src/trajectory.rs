@@ -2,6 +2,7 @@
 //!
 //! Not here: how it was sampled or rewarded. Lengths are explicit; nothing is inferred from token ids.
 
+use crate::column::{Column, Element, Values};
 use crate::error::BatchError;
 use crate::field::{Field, Fields};
 
@@ -83,6 +84,25 @@ impl Trajectory {
         self.with(field, values)
     }
 
+    /// Sets [`Field::PolicyVersion`] to `version` on every token: all of it was sampled by one policy.
+    pub fn with_policy_version(mut self, version: i32) -> Trajectory {
+        let column = Column::new(Values::S32(vec![version; self.len()]));
+        self.fields.set_column(Field::PolicyVersion, column);
+        self
+    }
+
+    /// Sets [`Field::ExpertIds`]: `per_token` ids for each of the first tokens, layer by layer.
+    ///
+    /// A sampler never routes the last token that it draws, so its capture is short by one. Tokens that it does not reach
+    /// get −1, which leaves the router free, and never a real expert.
+    pub fn with_expert_ids(mut self, per_token: usize, captured: &[i16]) -> Trajectory {
+        let mut ids = captured.to_vec();
+        ids.resize(ids.len().max(self.len() * per_token), -1);
+        let column = Column::wide(per_token, Values::S16(ids));
+        self.fields.set_column(Field::ExpertIds, column);
+        self
+    }
+
     /// Adds what is wrong with this trajectory, apart from its length, to `problems`.
     pub(crate) fn check(&self, trajectory: usize, vocab_size: u32, problems: &mut Vec<BatchError>) {
         let tokens = self.len();
@@ -105,13 +125,14 @@ impl Trajectory {
                 field: "loss_mask",
                 values,
                 tokens,
+                per_token: 1,
             });
         }
         if self.loss_mask.first() == Some(&true) {
             problems.push(BatchError::FirstTokenTrained { trajectory });
         }
-        for (field, values) in self.fields.iter() {
-            check_values(trajectory, field.name(), values, tokens, problems);
+        for (field, column) in self.fields.iter() {
+            check_column(trajectory, field.name(), column, tokens, problems);
         }
     }
 }
@@ -136,12 +157,12 @@ pub fn truncate(trajectories: &mut [Trajectory], budget: usize) -> usize {
         if trajectory.loss_mask.len() == tokens {
             trajectory.loss_mask.truncate(budget);
         }
-        for values in trajectory
+        for column in trajectory
             .fields
             .iter_mut()
-            .filter(|values| values.len() == tokens)
+            .filter(|column| column.values().len() == tokens * column.per_token())
         {
-            values.truncate(budget);
+            column.truncate(budget);
         }
         trajectory.truncated = true;
         count += 1;
@@ -149,32 +170,68 @@ pub fn truncate(trajectories: &mut [Trajectory], budget: usize) -> usize {
     count
 }
 
-/// Reports values that are not one finite number for each of the trajectory's tokens.
-pub(crate) fn check_values(
+/// Reports values that are not as many for each token as they should be, or not what their element allows.
+fn check_column(
     trajectory: usize,
     field: &'static str,
-    values: &[f32],
+    column: &Column,
     tokens: usize,
     problems: &mut Vec<BatchError>,
 ) {
-    if values.len() != tokens {
+    let (values, per_token) = (column.values().len(), column.per_token());
+    if values != tokens * per_token {
         problems.push(BatchError::FieldLength {
             trajectory,
             field,
-            values: values.len(),
+            values,
             tokens,
+            per_token,
         });
     }
-    if let Some(token) = first_not_finite(values) {
+    let Some((at, value)) = column.first_not_allowed() else {
+        return;
+    };
+    let token = at / per_token;
+    problems.push(match column.values().element() {
+        Element::F32 => BatchError::NotFinite {
+            trajectory,
+            field,
+            token,
+            value: value as f32,
+        },
+        Element::S32 | Element::S16 => BatchError::TooSmall {
+            trajectory,
+            field,
+            token,
+            value: value as i64,
+            least: column.least(),
+        },
+    });
+}
+
+/// Reports weights that are not one finite number for each of the trajectory's tokens.
+pub(crate) fn check_weights(
+    trajectory: usize,
+    weights: &[f32],
+    tokens: usize,
+    problems: &mut Vec<BatchError>,
+) {
+    let field = "loss_weight";
+    if weights.len() != tokens {
+        problems.push(BatchError::FieldLength {
+            trajectory,
+            field,
+            values: weights.len(),
+            tokens,
+            per_token: 1,
+        });
+    }
+    if let Some(token) = weights.iter().position(|weight| !weight.is_finite()) {
         problems.push(BatchError::NotFinite {
             trajectory,
             field,
             token,
-            value: values[token],
+            value: weights[token],
         });
     }
-}
-
-fn first_not_finite(values: &[f32]) -> Option<usize> {
-    values.iter().position(|value| !value.is_finite())
 }

@@ -1,8 +1,8 @@
 //! Every refusal, with its place and its words.
 
 use ferrotune_batch::{
-    Aggregation, Assembler, BatchError, Field, LossWeights, Packing, PadPosition, Refused,
-    Trajectory,
+    Aggregation, Assembler, Balance, BatchError, Blocks, Column, Field, LossWeights, OrderKind,
+    Packing, PadPosition, Refused, Trajectory, Values,
 };
 
 fn refusal(packing: &Packing, batch: &[Trajectory]) -> Refused {
@@ -65,6 +65,18 @@ fn one_problem_stands_alone() {
 }
 
 #[test]
+fn values_that_are_no_numbers() {
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let batch = [Trajectory::document(vec![1, 2]).with(Field::Return, vec![0.0, value])];
+        let refused = refusal(&Packing::packed(4), &batch);
+        let [BatchError::NotFinite { field, token, .. }] = refused.problems() else {
+            panic!("{refused}");
+        };
+        assert_eq!((*field, *token), ("return", 1));
+    }
+}
+
+#[test]
 fn weights_of_another_batch() {
     let batch = documents(&[3, 2]);
     let refuse = |per_token: Vec<Vec<f32>>| {
@@ -91,6 +103,7 @@ fn weights_of_another_batch() {
         field: "loss_weight",
         values: 3,
         tokens: 2,
+        per_token: 1,
     };
     assert_eq!(refuse(vec![vec![0.0; 3], vec![0.0; 3]]), [short]);
     let outside = BatchError::WeightOutsideMask {
@@ -282,4 +295,132 @@ fn names() {
         "unknown pad_position `middle`; known: end, start"
     );
     assert!("Packed".parse::<Assembler>().is_err());
+}
+
+#[test]
+fn columns_of_whole_numbers() {
+    let document = || Trajectory::document(vec![1, 2, 3]);
+    let versions = |values| Column::new(Values::S32(values));
+    let mut batch = [document(), document(), document()];
+    batch[0] = document()
+        .with_policy_version(4)
+        .with_expert_ids(4, &[0; 12]);
+    batch[1] = document().with_expert_ids(2, &[0, -1, -2, 0, 0]);
+    batch[1]
+        .fields
+        .set_column(Field::PolicyVersion, versions(vec![0, -1]));
+    batch[2] = document()
+        .with_policy_version(0)
+        .with_expert_ids(4, &[7; 16]);
+    assert_eq!(
+        refusal(&Packing::packed(4), &batch).to_string(),
+        "5 problems with the batch:\n  \
+         - trajectory 1: policy_version has 2 values for 3 tokens; give one value a token\n  \
+         - trajectory 1: policy_version is -1 at token 1; the least is 0\n  \
+         - trajectory 1: expert_ids is -2 at token 1; the least is -1\n  \
+         - trajectory 2: expert_ids has 16 values for 3 tokens; give 4 values a token\n  \
+         - trajectory 1: expert_ids has 2 values a token, and trajectory 0 has 4 values; give all as many"
+    );
+}
+
+#[test]
+#[should_panic(expected = "field policy_version holds S32, not F32")]
+fn a_column_of_another_kind_is_a_fault_of_the_caller() {
+    let _ = Trajectory::document(vec![1]).with(Field::PolicyVersion, vec![1.0]);
+}
+
+#[test]
+#[should_panic(expected = "field expert_ids needs at least one value a token")]
+fn a_column_without_width_is_a_fault_of_the_caller() {
+    let _ = Trajectory::document(vec![1]).with_expert_ids(0, &[]);
+}
+
+#[test]
+#[should_panic(expected = "field expert_ids holds no floats")]
+fn ids_are_not_read_as_floats() {
+    let it = Trajectory::document(vec![1]).with_expert_ids(1, &[]);
+    it.fields.get(Field::ExpertIds);
+}
+
+#[test]
+fn a_balance_that_cannot_be() {
+    let balanced = |rows_per_micro_batch, shards, row_multiple| {
+        settings(Packing {
+            balance: Some(Balance {
+                rows_per_micro_batch,
+                shards,
+            }),
+            row_multiple,
+            ..Packing::packed(16)
+        })
+    };
+    assert!(balanced(6, 3, 2).is_empty());
+    assert_eq!(
+        balanced(7, 3, 1),
+        [
+            "7 rows of a micro-batch do not divide into 3 data shards; nearest numbers of rows are 6 and 9"
+        ]
+    );
+    assert_eq!(
+        balanced(6, 3, 4),
+        [
+            "row_multiple 4 does not divide the 6 rows of a micro-batch; leave it at 1, or make it a divisor"
+        ]
+    );
+    assert_eq!(
+        balanced(0, 0, 1),
+        [
+            "rows_per_micro_batch is 0; it must be at least 1",
+            "data shards is 0; it must be at least 1"
+        ]
+    );
+}
+
+#[test]
+fn problems_say_whose_they_are() {
+    let of = |packing: Packing, batch: &[Trajectory]| -> Vec<Option<usize>> {
+        let refused = refusal(&packing, batch);
+        refused
+            .problems()
+            .iter()
+            .map(|it| it.trajectory())
+            .collect()
+    };
+    let empty = Trajectory::document(vec![]);
+    assert_eq!(
+        of(Packing::packed(1), &[documents(&[2])[0].clone(), empty]),
+        [Some(0), Some(1)]
+    );
+    let with = documents(&[1])[0].clone().with(Field::Value, vec![0.0]);
+    assert_eq!(
+        of(
+            Packing {
+                context_size: 3,
+                ..Packing::packed(1)
+            },
+            &[with, documents(&[1])[0].clone()]
+        ),
+        [None, Some(1)]
+    );
+}
+
+#[test]
+fn names_of_orders_and_blocks() {
+    for kind in OrderKind::ALL {
+        assert_eq!(kind.name().parse(), Ok(kind));
+    }
+    assert_eq!(
+        "striped".parse::<OrderKind>().unwrap_err().to_string(),
+        "unknown order `striped`; known: contiguous, dual_chunk_swap, balanced"
+    );
+    assert_eq!(
+        "1024x4096".parse(),
+        Ok(Blocks {
+            queries: 1024,
+            keys: 4096
+        })
+    );
+    for wrong in ["", "1024", "0x8", "8x0", "8x8x8", "8X8", "-1x8", "8 x 8"] {
+        assert!(wrong.parse::<Blocks>().is_err(), "{wrong}");
+    }
 }

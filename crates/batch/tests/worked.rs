@@ -1,7 +1,7 @@
 //! Rows and weights written out by hand.
 
 use ferrotune_batch::{
-    Aggregation, BatchError, Field, Packing, PadPosition, Place, Rows, Trajectory,
+    Aggregation, BatchError, Column, Field, Packing, PadPosition, Place, Rows, Trajectory, Values,
 };
 use ferrotune_batch::{predictable_mask, truncate};
 
@@ -307,4 +307,48 @@ fn field_names_are_unique_and_found() {
     assert_eq!(Field::from_name("advantages"), None);
     assert_eq!(predictable_mask(3), [false, true, true]);
     assert_eq!(predictable_mask(0), [false; 0]);
+}
+
+#[test]
+fn experts_and_versions_move_with_their_tokens() {
+    let batch = [
+        // The sampler routed three of four tokens, and replays none at the second.
+        Trajectory::document(vec![1, 2, 3, 4])
+            .with_expert_ids(2, &[5, 6, -1, -1, 7, 8])
+            .with_policy_version(9),
+        Trajectory::document(vec![5, 6])
+            .with_expert_ids(2, &[1, 2, 3, 4])
+            .with_policy_version(0),
+    ];
+    let packing = Packing {
+        pad_position: PadPosition::Start,
+        pad_align: 1,
+        ..Packing::packed(7)
+    };
+    let rows = pack(&packing, &batch);
+    let experts = rows.column(Field::ExpertIds).unwrap();
+    assert_eq!(experts.per_token(), 2);
+    assert_eq!(
+        experts.s16().unwrap(),
+        [-1, -1, 5, 6, -1, -1, 7, 8, -1, -1, 1, 2, 3, 4]
+    );
+    let versions = rows.column(Field::PolicyVersion).unwrap();
+    assert_eq!(versions.s32().unwrap(), [-1, 9, 9, 9, 9, 0, 0]);
+    assert_eq!((versions.f32(), experts.s32()), (None, None));
+    let empty = rows.empty_like(1);
+    assert_eq!(
+        empty.column(Field::ExpertIds).unwrap().s16().unwrap(),
+        [-1; 14]
+    );
+    assert_eq!(empty.row_count(), 1);
+}
+
+#[test]
+fn wide_fields_are_truncated_with_their_tokens() {
+    let mut batch = vec![Trajectory::document(vec![1; 3]).with_expert_ids(2, &[1, 2, 3, 4, 5, 6])];
+    truncate(&mut batch, 2);
+    let experts = batch[0].fields.column(Field::ExpertIds).unwrap();
+    assert_eq!(*experts, Column::wide(2, Values::S16(vec![1, 2, 3, 4])));
+    assert!(batch[0].fields.remove(Field::ExpertIds).is_some());
+    assert!(batch[0].fields.column(Field::ExpertIds).is_none());
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use ferrotune_batch::{Blocks, DEFAULT_PAD_ALIGN, OrderKind, PadPosition};
 use ferrotune_engine::HeadMode;
 use ferrotune_pjrt::DType;
 
@@ -25,6 +26,8 @@ pub(crate) enum Command {
     Sample(SampleArgs),
     /// Say how likely a model finds each token of some documents.
     Score(ScoreArgs),
+    /// Lay trajectories out in rows, and say what each row and context shard gets.
+    Pack(PackArgs),
     /// Show what this machine has, what is missing, and how to get it.
     Doctor,
     /// Show a recipe with every default filled in, or explain every key.
@@ -88,6 +91,61 @@ pub(crate) struct ScoreArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct PackArgs {
+    /// Trajectories, one JSON object a line: {"tokens": [...], "loss_mask": [...], "advantage": [...]}
+    #[arg(value_name = "TRAJECTORIES.jsonl")]
+    pub(crate) trajectories: PathBuf,
+    /// Tokens in a row.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) budget: usize,
+    /// Shorten trajectories that do not fit a row, instead of refusing them.
+    #[arg(long)]
+    pub(crate) truncate: bool,
+    /// Every trajectory starts at a multiple of this.
+    #[arg(long, value_name = "A", default_value_t = 1, value_parser = at_least_one)]
+    pub(crate) align: usize,
+    /// The most trajectories in a row; as many as fit when left out.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) max_segments: Option<usize>,
+    /// Which end of a row holds its padding: end or start.
+    #[arg(long, value_name = "END", default_value = "end", value_parser = str::parse::<PadPosition>)]
+    pub(crate) pad: PadPosition,
+    /// Padding at the start comes in multiples of this.
+    #[arg(long, value_name = "P", default_value_t = DEFAULT_PAD_ALIGN, value_parser = at_least_one)]
+    pub(crate) pad_align: usize,
+    /// Rows of a micro-batch; the last one is filled up with empty rows.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    pub(crate) rows_per_micro_batch: usize,
+    /// Even the attention work of so many data shards, which share the rows of a micro-batch.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) data_shards: Option<usize>,
+    /// Context shards, which share the tokens of a row.
+    #[arg(long, value_name = "C", default_value_t = 1, value_parser = at_least_one)]
+    pub(crate) context: usize,
+    /// How tokens go to context shards: contiguous, dual_chunk_swap or balanced.
+    #[arg(long, value_name = "ORDER", default_value = "contiguous", value_parser = str::parse::<OrderKind>)]
+    pub(crate) order: OrderKind,
+    /// Queries and keys in a tile of the forward pass and of the gradient of queries.
+    #[arg(long, value_name = "QxK", default_value = "1024x4096", value_parser = str::parse::<Blocks>)]
+    pub(crate) blocks: Blocks,
+    /// Queries and keys in a tile of the gradient of keys and values.
+    #[arg(long, value_name = "QxK", default_value = "2048x2048", value_parser = str::parse::<Blocks>)]
+    pub(crate) dkv_blocks: Blocks,
+    /// Leave padding out when tiles are counted, instead of taking it for segment 0.
+    #[arg(long)]
+    pub(crate) skip_padding: bool,
+    /// What the loss weights add up to: token-mean, sequence-mean-token-mean, sequence-mean-token-sum, token-sum, sequence-mean.
+    #[arg(long, value_name = "MODE", default_value = "token-mean")]
+    pub(crate) aggregation: String,
+    /// What token-sum divides by.
+    #[arg(long, value_name = "X")]
+    pub(crate) constant: Option<f64>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct ConfigArgs {
     /// The recipe, a TOML file.
     #[arg(required_unless_present = "reference")]
@@ -112,6 +170,8 @@ pub(crate) enum BenchCommand {
     Trace(BenchTraceArgs),
     /// The log-prob head alone, loss and gradients: time and memory of every mode, or what it needs on a slice of TPUs.
     Head(BenchHeadArgs),
+    /// Trajectories to rows, on one core: tokens a second, memory a token.
+    Pack(BenchPackArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -277,6 +337,25 @@ pub(crate) struct BenchTraceArgs {
     /// Runs to measure.
     #[arg(long, default_value_t = 5, value_parser = at_least_one)]
     pub(crate) runs: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchPackArgs {
+    /// Tokens to pack, about.
+    #[arg(long, default_value_t = 4_000_000, value_parser = at_least_one)]
+    pub(crate) tokens: usize,
+    /// Tokens in a row.
+    #[arg(long, default_value_t = 65_536, value_parser = at_least_two)]
+    pub(crate) budget: usize,
+    /// Context shards.
+    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
+    pub(crate) context: usize,
+    /// Times to measure.
+    #[arg(long, default_value_t = 5, value_parser = at_least_one)]
+    pub(crate) repeats: usize,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

@@ -14,6 +14,7 @@ mod documents;
 mod failure;
 mod machine;
 mod model_folder;
+mod pack;
 mod run_dir;
 mod sample;
 mod score;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Sample(args) => sample::run(&args),
         Command::Score(args) => score::run(&args),
+        Command::Pack(args) => pack::run(&args),
         Command::Doctor => doctor::run(),
         Command::Config(args) => config::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -150,6 +150,16 @@ choice! {
 }
 
 choice! {
+    /// What data shards are to have equally much of.
+    RowBalance {
+        /// Attention work: rows are chosen and ordered so that no device waits long for another.
+        Attention = "attention",
+        /// Nothing: rows stand in the order in which sequences opened them.
+        Off = "off",
+    }
+}
+
+choice! {
     /// What decides the reward of an answer.
     Checker {
         /// 1 if the answer, trimmed of white space, equals the expected one; else 0.

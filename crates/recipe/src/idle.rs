@@ -71,6 +71,14 @@ pub(crate) fn find(recipe: &Recipe) -> Vec<Idle> {
         ),
         HeadMode::Fused | HeadMode::SinglePass => {}
     }
+    if recipe.mesh.data * recipe.mesh.fsdp == 1 {
+        idle(
+            "mesh.data",
+            &1,
+            "one device has all rows",
+            &["packing.balance"],
+        );
+    }
     found
 }
 

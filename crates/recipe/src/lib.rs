@@ -44,7 +44,7 @@ mod tests;
 
 pub use choice::{
     Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
-    OptimizerKind, PadPosition,
+    OptimizerKind, PadPosition, RowBalance,
 };
 pub use diagnostics::{Diagnostic, Diagnostics};
 pub use mesh::sharding_rules;
@@ -53,3 +53,4 @@ pub use settings::{
     Checkpoint, Data, Eval, Head, Mesh, Model, Optimizer, Packing, Recipe, Reward, Rl, Rollout,
     Run, Warmup,
 };
+pub use suggest::nearest;

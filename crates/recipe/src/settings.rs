@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::choice::{
     Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
-    OptimizerKind, PadPosition,
+    OptimizerKind, PadPosition, RowBalance,
 };
 use crate::spec::{Base, above, between, count, derived, preset, required, settings, text, unset};
 
@@ -198,6 +198,8 @@ settings! {
         pad_position: PadPosition = preset(PadPosition::End);
         /// Padding at the start comes in multiples of this.
         pad_align: usize = derived("packing.segment_align").within(count(1));
+        /// What the devices that share the rows of a micro-batch have equally much of.
+        balance: RowBalance = preset(RowBalance::Attention);
     }
 }
 

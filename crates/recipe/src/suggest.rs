@@ -8,10 +8,7 @@ const LONGEST: usize = 64;
 /// The candidate that differs from `word` by the fewest slips, if these are few for its length.
 ///
 /// Case, `-`, `_` and blanks do not count.
-pub(crate) fn nearest<'c>(
-    word: &str,
-    candidates: impl Iterator<Item = &'c str>,
-) -> Option<&'c str> {
+pub fn nearest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     if word.len() > LONGEST {
         return None;
     }

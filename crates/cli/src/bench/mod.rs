@@ -3,6 +3,7 @@
 mod attention;
 mod dispatch;
 mod head;
+mod pack;
 mod step;
 mod trace;
 
@@ -18,6 +19,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Dispatch(args) => dispatch::run(args),
         BenchCommand::Trace(args) => trace::run(args),
         BenchCommand::Head(args) => head::run(args),
+        BenchCommand::Pack(args) => pack::run(args),
     }
 }
 

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use ferrotune_batch::{Aggregation, DEFAULT_PAD_ALIGN, Packing, PadPosition};
+use ferrotune_batch::{Aggregation, Balance, DEFAULT_PAD_ALIGN, Packing, PadPosition};
 use ferrotune_engine::{Schedule, ScheduleKind};
 use ferrotune_recipe as recipe;
 use ferrotune_recipe::Recipe;
@@ -91,11 +91,17 @@ fn packing(recipe: &Recipe) -> Packing {
         recipe::PadPosition::End => (PadPosition::End, DEFAULT_PAD_ALIGN),
         recipe::PadPosition::Start => (PadPosition::Start, packing.pad_align),
     };
+    let shards = recipe.mesh.data * recipe.mesh.fsdp;
+    let balanced = shards > 1 && packing.balance == recipe::RowBalance::Attention;
     Packing {
         max_segments: packing.max_segments,
         segment_align: packing.segment_align,
         pad_position,
         pad_align,
+        balance: balanced.then_some(Balance {
+            rows_per_micro_batch: packing.rows_per_micro_batch,
+            shards,
+        }),
         ..Packing::packed(packing.row_tokens)
     }
 }

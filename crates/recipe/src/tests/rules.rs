@@ -145,6 +145,10 @@ fn settings_without_effect_are_refused() {
             "[head]\nmode = \"local\"\ntoken_chunk = 64\nvocab_chunk = 64",
             "`head.vocab_chunk` has no effect while head.mode is \"local\"",
         ),
+        (
+            "[packing]\nbalance = \"off\"",
+            "`packing.balance` has no effect while mesh.data is 1",
+        ),
     ] {
         let refused = refusal(&with(wrong), &[]);
         assert!(

@@ -143,3 +143,21 @@ fn every_aggregation_of_a_recipe_is_one_of_the_batch() {
         assert_eq!(plan_of(&text).grpo.unwrap().aggregation.name(), *word);
     }
 }
+
+#[test]
+fn rows_are_balanced_over_all_devices() {
+    let with = |mesh: &str, balance: &str| {
+        let text = EVERYTHING.replace("pad_align = 4", &format!("pad_align = 4\n{balance}"));
+        plan_of(&format!("{text}\n[mesh]\n{mesh}\n"))
+            .packing
+            .balance
+    };
+    let both = Balance {
+        rows_per_micro_batch: 2,
+        shards: 2,
+    };
+    assert_eq!(with("fsdp = 2", ""), Some(both));
+    assert_eq!(with("data = 2", "balance = \"attention\""), Some(both));
+    assert_eq!(with("fsdp = 2", "balance = \"off\""), None);
+    assert_eq!(with("fsdp = 1", ""), None);
+}
