@@ -56,6 +56,17 @@ pub(crate) struct Region {
     manual: Option<ManualScope>,
 }
 
+impl Region {
+    /// What the region reads from outside: the outer value, and the parameter that stands for it.
+    pub(crate) fn captures(&self) -> Vec<(Value, Value)> {
+        let inner = |node: NodeId| Value { node, output: 0 };
+        self.captures
+            .iter()
+            .map(|(outer, node)| (*outer, inner(*node)))
+            .collect()
+    }
+}
+
 /// An argument of the program.
 pub(crate) struct Input {
     pub(crate) name: String,
@@ -234,7 +245,11 @@ impl Graph {
 
     #[track_caller]
     pub(crate) fn add_shared(&self, op: Rc<dyn Op>, inputs: &[&Tensor]) -> Vec<Tensor> {
-        let inputs: Vec<Value> = inputs.iter().map(|t| self.localize(t).value).collect();
+        let mut values = Vec::with_capacity(inputs.len());
+        for tensor in inputs {
+            values.push(self.localize(tensor).value); // not a closure: the place of the call would be lost
+        }
+        let inputs = values;
         let mut arena = self.0.borrow_mut();
         let input_types: Vec<TensorType> = inputs
             .iter()
@@ -277,12 +292,7 @@ impl Graph {
     /// The tensor as the current region sees it: itself, a repeated constant, or a capture.
     #[track_caller]
     pub(crate) fn localize(&self, tensor: &Tensor) -> Tensor {
-        assert!(
-            Rc::ptr_eq(&self.0, &tensor.graph.0),
-            "a tensor of program `{}` is used in program `{}`",
-            tensor.graph.name(),
-            self.name()
-        );
+        self.check_own(tensor);
         let current = self.current_region();
         let home = self.0.borrow().nodes[tensor.value.node].region;
         if home == current {
@@ -412,6 +422,33 @@ impl Graph {
     /// What to read for a value: its saved copy, if there is one.
     pub(crate) fn recalled(&self, value: Value) -> Value {
         *self.0.borrow().recalled.get(&value).unwrap_or(&value)
+    }
+
+    /// The values of tensors that must be of this program and outside of bodies.
+    ///
+    /// # Panics
+    /// When one is of another program, or of a body that is closed.
+    #[track_caller]
+    pub(crate) fn own_values(&self, tensors: &[&Tensor]) -> Vec<Value> {
+        for tensor in tensors {
+            self.check_own(tensor);
+            let home = self.0.borrow().nodes[tensor.value.node].region;
+            assert!(
+                home == 0,
+                "a tensor of a body is used outside of it; return it from the body instead"
+            );
+        }
+        tensors.iter().map(|t| t.value).collect()
+    }
+
+    #[track_caller]
+    fn check_own(&self, tensor: &Tensor) {
+        assert!(
+            Rc::ptr_eq(&self.0, &tensor.graph.0),
+            "a tensor of program `{}` is used in program `{}`",
+            tensor.graph.name(),
+            self.name()
+        );
     }
 
     /// Types of the results of a closed region.

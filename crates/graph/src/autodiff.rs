@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::arena::{Graph, Value};
+use crate::arena::{Arena, Graph, RegionId, Value};
 use crate::op::{Gradient, VjpContext};
 use crate::tensor::Tensor;
 
@@ -24,7 +24,12 @@ impl Graph {
                 t.ty()
             );
         }
-        let active = self.depending_on(&wrt);
+        let sources: HashSet<Value> = wrt.iter().map(|t| t.value).collect();
+        let active = self
+            .0
+            .borrow()
+            .depending_on(self.current_region(), &sources);
+        self.refuse_paths_outside(&sources, seeds);
         let mut cotangents: HashMap<Value, Tensor> = HashMap::new();
         for (y, dy) in seeds {
             assert_eq!(y.ty(), dy.ty(), "a cotangent has the type of its tensor");
@@ -124,12 +129,42 @@ impl Graph {
         self.vjp(&[(of, &of.ones_like())], wrt)
     }
 
-    /// Floating-point values of the current region that depend on `sources`.
-    fn depending_on(&self, sources: &[Tensor]) -> HashSet<Value> {
-        let mut active: HashSet<Value> = sources.iter().map(|t| t.value).collect();
+    /// Inside of a body, refuses results that depend on a variable by way of values that were computed outside: those are
+    /// captures, through which no cotangent flows.
+    #[track_caller]
+    fn refuse_paths_outside(&self, sources: &HashSet<Value>, seeds: &[(&Tensor, &Tensor)]) {
+        let region = self.current_region();
+        let results: Vec<Value> = seeds.iter().map(|(y, _)| self.localize(y).value).collect();
         let arena = self.0.borrow();
-        for id in &arena.regions[self.current_region()].nodes {
-            let node = &arena.nodes[*id];
+        let hidden = arena.captures_depending_on(region, sources);
+        let reached = arena.depending_on(region, &hidden);
+        if let Some(y) = results.iter().find(|y| reached.contains(y)) {
+            let name = arena.nodes[y.node].op.name().to_owned();
+            let outside = hidden.iter().min().map(|v| arena.nodes[v.node].location);
+            let outside = outside.map(ToString::to_string).unwrap_or_default();
+            drop(arena);
+            panic!(
+                "the derivative of `{name}` is taken inside of a body, but it depends on the variable by way of a value computed \
+                 outside (at {outside}): compute that value inside of the body, or take the derivative outside"
+            );
+        }
+    }
+
+    /// Runs `f` in the scope of the node that is differentiated.
+    fn scope_as<R>(&self, scope: &std::rc::Rc<str>, f: impl FnOnce() -> R) -> R {
+        let before = self.0.borrow_mut().swap_scope(scope.clone());
+        let result = f();
+        self.0.borrow_mut().swap_scope(before);
+        result
+    }
+}
+
+impl Arena {
+    /// Floating-point values of a region that depend on `sources`, these included.
+    fn depending_on(&self, region: RegionId, sources: &HashSet<Value>) -> HashSet<Value> {
+        let mut active = sources.clone();
+        for id in &self.regions[region].nodes {
+            let node = &self.nodes[*id];
             if !node.op.stops_gradient() && node.inputs.iter().any(|v| active.contains(v)) {
                 let floats = node
                     .types
@@ -142,12 +177,24 @@ impl Graph {
         active
     }
 
-    /// Runs `f` in the scope of the node that is differentiated.
-    fn scope_as<R>(&self, scope: &std::rc::Rc<str>, f: impl FnOnce() -> R) -> R {
-        let before = self.0.borrow_mut().swap_scope(scope.clone());
-        let result = f();
-        self.0.borrow_mut().swap_scope(before);
-        result
+    /// Captures of a region whose outer values depend, outside, on those of the captures among `sources`.
+    fn captures_depending_on(&self, region: RegionId, sources: &HashSet<Value>) -> HashSet<Value> {
+        let captures = self.regions[region].captures();
+        let outer: HashSet<Value> = captures
+            .iter()
+            .filter(|(_, inner)| sources.contains(inner))
+            .map(|(outer, _)| *outer)
+            .collect();
+        let Some(home) = outer.iter().next().map(|v| self.nodes[v.node].region) else {
+            return HashSet::new();
+        };
+        let mut from = self.captures_depending_on(home, &outer);
+        from.extend(outer);
+        let reached = self.depending_on(home, &from);
+        let hidden = captures
+            .iter()
+            .filter(|(outer, inner)| reached.contains(outer) && !sources.contains(inner));
+        hidden.map(|(_, inner)| *inner).collect()
     }
 }
 

@@ -23,9 +23,10 @@ pub(crate) fn region(arena: &Arena, region: RegionId, live: &Live) -> Cost {
 
 impl Graph {
     /// Work needed for the given results: matrix products exactly, loops with their trip counts, nothing fused.
+    #[track_caller]
     pub fn cost(&self, results: &[&Tensor]) -> Cost {
+        let roots = self.own_values(results);
         let arena = self.0.borrow();
-        let roots: Vec<_> = results.iter().map(|t| t.value).collect();
         region(&arena, 0, &Live::of(&arena, 0, &roots))
     }
 }

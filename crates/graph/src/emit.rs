@@ -103,7 +103,12 @@ impl<'a> Emitter<'a> {
 
     /// Records that the text calls a kernel.
     pub(crate) fn needs_kernel(&mut self, kernel: &'static Kernel) {
-        if !self.kernels.contains(&kernel) {
+        // By identity: two kernels of one name are refused when the program is compiled.
+        if !self
+            .kernels
+            .iter()
+            .any(|known| std::ptr::eq(*known, kernel))
+        {
             self.kernels.push(kernel);
         }
     }
@@ -363,6 +368,11 @@ impl Graph {
             0,
             "a program is lowered outside of loop bodies"
         );
+        for output in outputs {
+            self.own_values(&[&output.tensor]);
+            self.own_values(&output.replaces.iter().collect::<Vec<_>>());
+        }
+        self.own_values(donated);
         if cfg!(debug_assertions) {
             let faults = self.verify(outputs);
             assert!(

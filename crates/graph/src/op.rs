@@ -45,7 +45,7 @@ pub trait Op: fmt::Debug {
         false
     }
 
-    /// True for contractions, which the `SaveDots` policy keeps for the backward pass.
+    /// True for contractions, which [`Policy::keep_dots`](crate::Policy::keep_dots) keeps for the backward pass.
     fn is_dot(&self) -> bool {
         false
     }

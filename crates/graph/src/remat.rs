@@ -107,7 +107,9 @@ impl Arena {
             }) == value)
                 .then(|| name.to_owned())
         });
-        named.unwrap_or_else(|| match &*node.scope {
+        let carried = region.params.iter().position(|id| *id == value.node);
+        let carried = carried.map(|i| format!("carried value {i}"));
+        named.or(carried).unwrap_or_else(|| match &*node.scope {
             "" => node.op.name().to_owned(),
             scope => format!("{scope}/{}", node.op.name()),
         })
@@ -195,18 +197,21 @@ impl Graph {
                 let this = &arena.nodes[*id].types[0];
                 if let Some(other) = ty.filter(|other| *other != this) {
                     panic!(
-                        "the policy decides about `{name}`, but tensors of different meaning bear that name: {other} and {this} (at {})",
+                        "the policy decides about `{name}`, but tensors of different types bear that name: {other} and {this} (at {})",
                         arena.nodes[*id].location
                     );
                 }
                 ty = Some(this);
-                found.insert(
-                    arena.unaliased(Value {
-                        node: *id,
-                        output: 0,
-                    }),
-                    (name.clone(), *residual),
-                );
+                let value = arena.unaliased(Value {
+                    node: *id,
+                    output: 0,
+                });
+                let before = found.insert(value, (name.clone(), *residual));
+                if let Some((other, different)) = before.filter(|(_, r)| r != residual) {
+                    panic!(
+                        "one tensor bears the names `{other}` and `{name}`, and the policy decides differently: {different:?} and {residual:?}"
+                    );
+                }
             }
             if ty.is_none() {
                 let borne: std::collections::BTreeSet<&str> = nodes
@@ -215,7 +220,7 @@ impl Graph {
                     .collect();
                 let borne: Vec<&str> = borne.into_iter().collect();
                 panic!(
-                    "the policy decides about `{name}`, but no tensor of the body bears that name (names there: {})",
+                    "the policy decides about `{name}`, but no tensor of the body itself bears that name; bodies inside of it do not count (names there: {})",
                     borne.join(", ")
                 );
             }
@@ -240,9 +245,10 @@ impl Graph {
     }
 
     /// What a program with the given results keeps between its forward and its backward pass.
+    #[track_caller]
     pub fn saved(&self, results: &[&Tensor]) -> Vec<Saved> {
+        let roots = self.own_values(results);
         let arena = self.0.borrow();
-        let roots: Vec<Value> = results.iter().map(|t| t.value).collect();
         arena.saved(0, &crate::liveness::Live::of(&arena, 0, &roots))
     }
 }

@@ -16,9 +16,10 @@ use crate::tensor::Tensor;
 
 impl Graph {
     /// The live nodes of a program with the given results, for people.
+    #[track_caller]
     pub fn show(&self, results: &[&Tensor]) -> String {
+        let roots = self.own_values(results);
         let arena = self.0.borrow();
-        let roots: Vec<Value> = results.iter().map(|t| t.value).collect();
         let mut text = String::new();
         arena.show(0, &Live::of(&arena, 0, &roots), 0, &mut text);
         let names: Vec<String> = roots.iter().map(|v| arena.label(*v)).collect();
@@ -27,7 +28,22 @@ impl Graph {
     }
 }
 
+/// An operation with its settings, or its name alone where those are long.
+fn shown(op: &dyn crate::Op) -> String {
+    let whole = format!("{op:?}");
+    if whole.len() <= 100 {
+        whole
+    } else {
+        op.name().to_owned()
+    }
+}
+
 impl Arena {
+    fn input_name(&self, id: usize) -> Option<String> {
+        let input = self.inputs.iter().find(|input| input.node == id)?;
+        Some(format!("argument `{}`", input.name.escape_debug()))
+    }
+
     fn label(&self, value: Value) -> String {
         if self.nodes[value.node].types.len() == 1 {
             format!("%{}", value.node)
@@ -56,7 +72,8 @@ impl Arena {
                     }
                 })
                 .collect();
-            let _ = write!(text, "{indent}%{id} = {:?}({})", node.op, inputs.join(", "));
+            let what = self.input_name(*id).unwrap_or_else(|| shown(&*node.op));
+            let _ = write!(text, "{indent}%{id} = {what}({})", inputs.join(", "));
             for inner in node.op.regions() {
                 let roots = &self.regions[inner].results;
                 let _ = writeln!(text, " {{");

@@ -66,7 +66,7 @@ impl Drop for LoadedHandle {
 
 /// What a program needs on each device, as the compiler reports it.
 ///
-/// What must fit is `argument + output - alias + temp`.
+/// What must fit is `argument + output - alias + temp + generated_code`, see [`MemoryStats::total`].
 ///
 /// # Units
 /// Bytes per device.
@@ -97,7 +97,7 @@ pub struct MemoryStats {
 }
 
 impl MemoryStats {
-    /// What must fit on a device: arguments, new results and temporaries.
+    /// What must fit on a device: arguments, new results, temporaries and machine code.
     #[must_use]
     pub fn total(&self) -> u64 {
         (self.argument + self.output + self.temp + self.generated_code).saturating_sub(self.alias)

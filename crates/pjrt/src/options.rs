@@ -23,6 +23,9 @@ struct Override {
     flag: Option<bool>,
 }
 
+/// XLA's code for the CPU takes a NaN for no number in a maximum or a minimum, unless this is off.
+const CPU_FAST_MIN_MAX: &str = "xla_cpu_enable_fast_min_max";
+
 /// Without it, the TPU's compiler writes a product of groups of rows as one product of all rows with every group, and masks.
 const TPU_RAGGED_DOT: &str = "xla_tpu_enable_ragged_dot_kernel";
 
@@ -99,11 +102,17 @@ pub(crate) fn encode(device_ids: &[i32], platform: Platform, effort: Effort) -> 
         use_shardy_partitioner: true,
         optimization_level: effort.level(),
     };
-    let ragged = (platform == Platform::Tpu)
-        .then(|| (TPU_RAGGED_DOT.to_owned(), Override { flag: Some(true) }));
+    let flags = match platform {
+        Platform::Cpu => vec![(CPU_FAST_MIN_MAX, false)],
+        Platform::Tpu => vec![(TPU_RAGGED_DOT, true)],
+        Platform::Gpu => vec![],
+    };
+    let overrides = flags
+        .into_iter()
+        .map(|(name, on)| (name.to_owned(), Override { flag: Some(on) }));
     let options = CompileOptions {
         build: Some(build),
-        overrides: ragged.into_iter().collect(),
+        overrides: overrides.collect(),
     };
     options.encode_to_vec()
 }
@@ -132,9 +141,9 @@ mod tests {
         build.extend(assignment);
         build.extend([0x98, 0x01, 0x01]);
         let wrap = |build: &[u8]| [&[0x1a, build.len() as u8], build].concat();
-        assert_eq!(encode(&[0, 3], Platform::Cpu, Effort::Full), wrap(&build));
+        assert_eq!(encode(&[0, 3], Platform::Gpu, Effort::Full), wrap(&build));
         // 24: 9
         build.extend([0xc0, 0x01, 0x09]);
-        assert_eq!(encode(&[0, 3], Platform::Cpu, Effort::Low), wrap(&build));
+        assert_eq!(encode(&[0, 3], Platform::Gpu, Effort::Low), wrap(&build));
     }
 }

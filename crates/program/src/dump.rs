@@ -1,6 +1,6 @@
 //! What was traced, written and compiled, as files for people.
 //!
-//! One folder per program, `NAME-HASH` by the hash of its text: `graph.txt` (nodes with their source), `module.mlir`,
+//! One folder per program and target, `NAME-HASH-TARGET` by the hash of its text: `graph.txt` (nodes with their source), `module.mlir`,
 //! `report.txt` (arguments, operations, work, what is kept for the backward pass, choices made for the platform; then what the
 //! compiler has made of it: memory, operations, collectives).
 
@@ -46,7 +46,8 @@ pub(crate) struct Account {
 pub(crate) struct Dump(PathBuf);
 
 impl Dump {
-    pub(crate) fn begin(module: &Module) -> Result<Option<Self>, Error> {
+    /// `target` says for what the program is compiled: a platform, or the name of a topology.
+    pub(crate) fn begin(module: &Module, target: &str) -> Result<Option<Self>, Error> {
         let Some(folder) = folder() else {
             return Ok(None);
         };
@@ -54,7 +55,14 @@ impl Dump {
         for byte in module.text.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3);
         }
-        let path = folder.join(format!("{}-{:08x}", module.name, hash >> 32));
+        // A program may be called anything; a folder may not.
+        let plain = |name: &str| -> String {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+            let kept = name.chars().take(100);
+            kept.map(|c| if plain(c) { c } else { '_' }).collect()
+        };
+        let (name, target) = (plain(&module.name), plain(target));
+        let path = folder.join(format!("{name}-{:08x}-{target}", hash >> 32));
         std::fs::create_dir_all(&path).map_err(failed(&path))?;
         let dump = Self(path);
         dump.write("module.mlir", &module.text)?;
@@ -76,9 +84,11 @@ impl Dump {
         graph: &Graph,
         results: &[&Tensor],
         module: &Module,
+        target: &str,
         choices: &BTreeMap<&'static str, usize>,
     ) -> Result<(), Error> {
-        let mut text = format!("program {} on {}\n", module.name, module.mesh);
+        let name = module.name.escape_debug();
+        let mut text = format!("program {name} for {target} on {}\n", module.mesh);
         let _ = writeln!(text, "\narguments");
         for arg in &module.args {
             let note = if arg.donated { "  donated" } else { "" };
@@ -96,14 +106,17 @@ impl Dump {
         for (choice, count) in choices {
             let _ = writeln!(text, "  {count:6}  {choice}");
         }
-        let _ = writeln!(text, "\nkept for the backward pass");
+        let _ = writeln!(
+            text,
+            "\nkept for the backward pass, all devices and all steps together"
+        );
         for saved in graph.saved(results) {
             let place = if saved.offload { "host" } else { "device" };
             let _ = writeln!(
                 text,
                 "  {} bytes on the {place}: {} {}",
                 saved.ty.bytes(),
-                saved.name,
+                saved.name.escape_debug(),
                 saved.ty
             );
         }
@@ -174,7 +187,10 @@ fn line(spec: &ArraySpec, module: &Module) -> String {
     let bytes = local.map_or(0, |dims| {
         dims.iter().product::<usize>() * spec.dtype.bytes()
     });
-    format!("{} {spec}, {bytes} bytes on a device", spec.name)
+    format!(
+        "{} {spec}, {bytes} bytes on a device",
+        spec.name.escape_debug()
+    )
 }
 
 /// How often each operation stands in the text.

@@ -31,7 +31,7 @@ pub enum Error {
         reason: String,
     },
     /// A dump that was asked for could not be written.
-    #[error("the dump `{}` cannot be written: {source}", path.display())]
+    #[error("the dump `{}` cannot be written: {source}; name another folder with --dump or FERROTUNE_DUMP, or none", path.display())]
     Dump {
         /// The file or folder.
         path: std::path::PathBuf,
@@ -160,15 +160,16 @@ impl Builder {
     fn compile_with<T>(
         &self,
         platform: Platform,
+        target: &str,
         compile: impl FnOnce(&Module) -> Result<T, ferrotune_pjrt::Error>,
         account: impl FnOnce(&T) -> Result<Account, ferrotune_pjrt::Error>,
     ) -> Result<(Module, T), Error> {
         let Lowered { module, choices } = self.lower(platform);
-        let dump = Dump::begin(&module)?;
+        let dump = Dump::begin(&module, target)?;
         if let Some(dump) = &dump {
             let results: Vec<&Tensor> = self.outputs.iter().map(|o| &o.tensor).collect();
             dump.graph(&self.graph, &results)?;
-            dump.report(&self.graph, &results, &module, &choices)?;
+            dump.report(&self.graph, &results, &module, target, &choices)?;
         }
         let compiled = compile(&module)?;
         if let Some(dump) = &dump {
@@ -190,7 +191,8 @@ impl Builder {
                 operations: made.operations().cloned(),
             })
         };
-        let (_, compilation) = self.compile_with(topology.platform(), compile, account)?;
+        let (_, compilation) =
+            self.compile_with(topology.platform(), topology.name(), compile, account)?;
         Ok(compilation)
     }
 
@@ -206,8 +208,12 @@ impl Builder {
                 operations: made.operations()?,
             })
         };
-        let (module, executable) =
-            self.compile_with(client.platform(), |module| client.compile(module), account)?;
+        let (module, executable) = self.compile_with(
+            client.platform(),
+            client.platform_name(),
+            |module| client.compile(module),
+            account,
+        )?;
         Ok(Program {
             module,
             executable,

@@ -157,6 +157,9 @@ impl Op for Cond {
 impl Graph {
     /// The results of `on_true` where the boolean scalar `predicate` holds at run time, else those of `on_false`.
     ///
+    /// Inside of a manual region a branch may hold collectives only if all devices take the same branch: a device that does
+    /// not come to a collective leaves the others waiting for it.
+    ///
     /// # Panics
     /// When the predicate is not a boolean scalar or the branches return different types.
     #[track_caller]

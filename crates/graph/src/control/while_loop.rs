@@ -125,6 +125,8 @@ impl Op for While {
 impl Graph {
     /// Repeats `body` while `condition` holds; both get the state, `body` returns the next one (types unchanged).
     ///
+    /// Inside of a manual region the body may hold collectives only if all devices take the same number of steps.
+    ///
     /// It has no derivative: the number of steps is not known beforehand.
     ///
     /// # Panics

@@ -199,11 +199,27 @@ fn ragged(form: Form, a: &Tensor, b: &Tensor, sizes: &Tensor, dtype: DType) -> T
     a.graph.add_one(op, &[a, b, sizes])
 }
 
+/// Sizes between 0 and the number of rows, so that no running sum of them overflows.
+#[track_caller]
+fn cut(sizes: &Tensor, rows: &Tensor) -> Tensor {
+    assert!(
+        rows.rank() == 2,
+        "grouped rows are [M,K], not {}",
+        rows.ty()
+    );
+    if sizes.dtype() != DType::S32 {
+        return sizes.clone(); // `infer` says what is wrong
+    }
+    let most = sizes.scalar_like(rows.dim(0) as f64);
+    sizes.maximum(&sizes.scalar_like(0.0)).minimum(&most)
+}
+
 impl Graph {
     /// Rows times the matrix of their group: rows `[M,K]`, matrices `[G,K,N]`, sizes s32 `[G]` → `[M,N]` of `dtype`.
     ///
     /// The first `sizes[0]` rows belong to group 0, the next to group 1, and so on; a group may be empty. Rows after the
-    /// last group give zeros; sizes that add up to more than `M` are cut. Summed as [`Self::einsum`] sums.
+    /// last group give zeros; sizes that add up to more than `M` are cut, a negative size counts as 0. `G · M` must fit in s32.
+    /// Summed as [`Self::einsum`] sums.
     ///
     /// # Panics
     /// When the dimensions or element types do not fit.
@@ -215,7 +231,7 @@ impl Graph {
         sizes: &Tensor,
         dtype: DType,
     ) -> Tensor {
-        ragged(Form::Rows, rows, matrices, sizes, dtype)
+        ragged(Form::Rows, rows, matrices, &cut(sizes, rows), dtype)
     }
 
     /// Sum of outer products over the rows of each group: rows `[M,K]` and `[M,N]`, sizes s32 `[G]` → `[G,K,N]` of
@@ -225,6 +241,6 @@ impl Graph {
     /// When the dimensions or element types do not fit.
     #[track_caller]
     pub fn ragged_outer(&self, lhs: &Tensor, rhs: &Tensor, sizes: &Tensor, dtype: DType) -> Tensor {
-        ragged(Form::Outer, lhs, rhs, sizes, dtype)
+        ragged(Form::Outer, lhs, rhs, &cut(sizes, lhs), dtype)
     }
 }

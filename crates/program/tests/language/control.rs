@@ -206,3 +206,41 @@ fn a_tensor_does_not_leave_its_body() {
         vec![leaked.unwrap() * 2.0]
     });
 }
+
+#[test]
+#[should_panic(expected = "by way of a value computed outside")]
+fn a_derivative_inside_of_a_body_does_not_lose_what_was_computed_outside() {
+    run("lost_path", &[noise(&[3], 8, false)], |g, x| {
+        let w = x[0].square();
+        let policy = Policy::recompute();
+        let (sum, _) = g.scan(policy, vec![x[0].zeros_like()], vec![], 2, |_, sum, _| {
+            let d = g.grad(&w.square().sum_all(), &[&x[0]]);
+            (vec![&sum[0] + &d[0]], vec![])
+        });
+        sum
+    });
+}
+
+#[test]
+#[should_panic(expected = "a tensor of a body is used outside of it")]
+fn a_tensor_of_a_body_is_no_result_of_the_program() {
+    let mut leaked = None;
+    run("leaked_result", &[noise(&[2], 9, false)], |g, x| {
+        let carry = vec![x[0].clone()];
+        g.scan(Policy::recompute(), carry, vec![], 2, |_, c, _| {
+            leaked = Some(c[0].exp());
+            (vec![c[0].clone()], vec![])
+        });
+        vec![leaked.take().unwrap()]
+    });
+}
+
+#[test]
+#[should_panic(expected = "a tensor of program `other` is used in program `this`")]
+fn a_tensor_of_another_program_has_no_cost_here() {
+    use ferrotune_graph::{Mesh, Rules};
+    let [this, other] =
+        ["this", "other"].map(|n| Graph::new(n, Mesh::single(), Rules::unsharded(&[])));
+    let x = other.input("x", DType::F32, &[2], &["_"]);
+    this.cost(&[&x]);
+}

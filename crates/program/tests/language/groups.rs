@@ -168,5 +168,24 @@ fn the_work_of_products_in_groups_is_that_of_one_product() {
     let matrices = g.input("matrices", DType::F32, &[4, 8, 16], &["_", "_", "_"]);
     let sizes = g.input("sizes", DType::S32, &[4], &["_"]);
     let y = g.ragged_dot(&rows, &matrices, &sizes, DType::F32);
-    assert_eq!(g.cost(&[&y]).flops, 2.0 * 40.0 * 8.0 * 16.0);
+    let brought_into_bounds = 2.0 * 4.0; // the sizes
+    let product = 2.0 * 40.0 * 8.0 * 16.0;
+    assert_eq!(g.cost(&[&y]).flops, product + brought_into_bounds);
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_brought_into_bounds() {
+    let rows = HostArray::from_slice(&[5, 1], &[1.0_f64, 2.0, 3.0, 4.0, 5.0]).unwrap();
+    let matrices = HostArray::from_slice(&[3, 1, 1], &[1.0_f64, 10.0, 100.0]).unwrap();
+    for (sizes, expected) in [
+        ([2, i32::MAX, 0], [1.0, 2.0, 30.0, 40.0, 50.0]),
+        ([i32::MAX; 3], [1.0, 2.0, 3.0, 4.0, 5.0]),
+        ([3, -2, 4], [1.0, 2.0, 3.0, 400.0, 500.0]),
+    ] {
+        let sizes = HostArray::from_slice(&[3], &sizes).unwrap();
+        let found = run("sizes", &[rows.clone(), matrices.clone(), sizes], |g, x| {
+            vec![g.ragged_dot(&x[0], &x[1], &x[2], DType::F64)]
+        });
+        assert_eq!(found[0].as_slice::<f64>(), expected);
+    }
 }

@@ -187,3 +187,24 @@ fn a_panic_in_a_kernel_is_an_error_of_the_run() {
         "{text}"
     );
 }
+
+#[test]
+fn two_kernels_of_one_name_are_refused() {
+    static OTHER: KernelRule = KernelRule {
+        kernel: Kernel {
+            name: "test_power",
+            run: |_| Err("the other".to_owned()),
+        },
+        infer: |inputs, _| Ok(vec![inputs[0].clone()]),
+        cost: |inputs, outputs| Cost::elementwise(1.0, inputs, outputs),
+    };
+    let (builder, _) = trace_on(&Mesh::single(), "twice", &arguments(), |g, x| {
+        let other = g.kernel(&OTHER, &[&x[0]], &[], |x| vec![x[0].clone()]);
+        vec![call(g, &x[0], &x[1], 3), other[0].clone()]
+    });
+    let error = builder
+        .compile(crate::check::client())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("test_power"), "{error}");
+}

@@ -224,7 +224,7 @@ fn blocks_stand_in_loops_and_loops_in_blocks() {
 
 #[test]
 #[should_panic(
-    expected = "tensors of different meaning bear that name: tensor<3xf64> and tensor<1xf64>"
+    expected = "tensors of different types bear that name: tensor<3xf64> and tensor<1xf64>"
 )]
 fn a_name_with_two_meanings_is_refused() {
     let policy = Policy::recompute().with("thing", Residual::Device);
@@ -258,5 +258,16 @@ fn what_a_body_reads_from_outside_is_not_its_to_keep() {
     let policy = Policy::recompute().with("outer", Residual::Offload);
     run("outer", &[noise(&[3], 8, false)], |g, x| {
         g.remat(&policy, || vec![x[0].named("outer").exp()])
+    });
+}
+
+#[test]
+#[should_panic(expected = "decides differently")]
+fn two_names_of_one_tensor_are_decided_alike() {
+    let policy = Policy::recompute()
+        .with("a", Residual::Device)
+        .with("b", Residual::Recompute);
+    run("two_names", &[noise(&[3], 8, false)], |g, x| {
+        g.remat(&policy, || vec![x[0].exp().named("a").named("b").sin()])
     });
 }

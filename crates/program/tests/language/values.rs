@@ -181,3 +181,24 @@ fn bits_and_finiteness() {
     assert_eq!(out[0].as_slice::<u32>()[0], 1.0_f32.to_bits());
     assert_eq!(out[1].as_slice::<i32>(), [1, 0, 0]);
 }
+
+#[test]
+fn a_nan_is_the_extreme_of_whatever_it_stands_in() {
+    for count in [5, 1000] {
+        let mut values = vec![1.0_f32; count];
+        (values[1], values[3]) = (f32::NAN, f32::INFINITY);
+        let x = HostArray::from_slice(&[count], &values).unwrap();
+        let found = run("nan", &[x], |_, x| {
+            let up = x[0].cumulative_max(0).slice(0, 1, count);
+            let down = x[0].cumulative_min(0).slice(0, 1, count);
+            let pair = x[0].maximum(&x[0].scalar_like(2.0)).slice(0, 1, 2);
+            vec![x[0].max(&[0]), x[0].min(&[0]), up, down, pair]
+        });
+        for (i, result) in found.iter().enumerate() {
+            assert!(
+                result.as_slice::<f32>().iter().all(|v| v.is_nan()),
+                "{i} of {count}: {result:?}"
+            );
+        }
+    }
+}

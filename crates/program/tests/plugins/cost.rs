@@ -118,7 +118,8 @@ fn products_of_groups_cost_no_more_for_being_many() {
     let work = 2.0 * 4096.0 * 512.0 * 256.0;
     let builder = trace("groups", &args, |g, x| {
         let y = g.ragged_dot(&x[0], &x[1], &x[2], DType::F32);
-        assert_eq!(g.cost(&[&y]).flops, work);
+        let sizes = 2.0 * 64.0; // brought between 0 and the number of rows
+        assert_eq!(g.cost(&[&y]).flops, work + sizes);
         vec![y]
     });
     let theirs = compile(&builder).cost().expect("the TPU plugin counts");

@@ -68,6 +68,8 @@ impl Graph {
     /// equal values**, for instance by [`Tensor::all_reduce`]; any of them may be taken. Tensors that `f` uses from
     /// outside are inputs which no axis splits. Axes of the mesh that are not named stay automatic.
     ///
+    /// **All devices must come to the same collectives in the same order**: one that does not leaves the others waiting.
+    ///
     /// Derivatives are those of the whole map from inputs to results. Derivatives taken inside of `f` are, on each
     /// device, those of the sum over all devices of what is differentiated.
     ///
