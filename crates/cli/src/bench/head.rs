@@ -74,8 +74,8 @@ struct Sizes {
     vocab: usize,
 }
 
-/// The program: hidden states and weights in the type of products, targets, weights of tokens → loss, gradients (that of
-/// the weights in f32 if `wide`).
+/// The program: hidden states in the type of products, weights, targets, weights of tokens → loss, gradients. Weights and
+/// their gradient are f32, as master weights in training are, if `wide`.
 fn trace(
     mesh: &Mesh,
     rules: &Rules,
@@ -95,15 +95,14 @@ fn trace(
     let w = |dtype| Leaf::new("w", dtype, &[width, vocab], &["embed", "vocab"]);
     let stored = if wide { DType::F32 } else { compute };
     let place = |leaves: &[Leaf]| Layout::new(mesh, rules, leaves).or_refuse();
-    let weights = place(&[x.clone(), w(compute)])?;
+    let weights = place(&[x.clone(), w(stored)])?;
     let batch = place(&[tokens("targets", DType::S32), tokens("weight", DType::F32)])?;
     let mut builder = Builder::new("head", mesh, rules);
     let given = builder.input("weights", &weights);
     let rows = builder.input("rows", &batch);
     let g = builder.graph().clone();
-    let master = given[1].convert(stored);
     let head = Head {
-        weight: master.clone(),
+        weight: given[1].clone(),
         tied: false,
         temperature: 1.0,
         settings,
@@ -120,7 +119,7 @@ fn trace(
     } else {
         -(&rows[1] * head.score(&given[0], &rows[0], None).logprob).sum_all()
     };
-    let gradients = g.grad(&loss, &[&given[0], &master]);
+    let gradients = g.grad(&loss, &[&given[0], &given[1]]);
     let counted = g.cost(&[&loss, &gradients[0], &gradients[1]]);
     builder.output(&place(&[Leaf::new("loss", DType::F32, &[], &[])])?, &[loss]);
     builder.output(&place(&[x, w(stored)])?, &gradients);

@@ -47,9 +47,11 @@ impl HeadSettings {
 
     /// Chunks such that what is held of one takes about `bytes`; a chunk that is given stays as it is.
     ///
-    /// `Local` and `SinglePass` hold the f32 logits of a chunk of tokens over all of the vocabulary. `Fused` holds those of
+    /// `Local` and `SinglePass` hold the f32 logits of a chunk of tokens over all of the vocabulary; the single pass takes
+    /// 512 tokens at least, fewer of which make products slow. `Fused` holds those of
     /// a tile; beside them its weights in the type of products, and twice its gradient in f32: `v·(4·n + 10·D)` bytes.
-    /// There chunks of tokens are long, since each adds to the gradients of the tile once more.
+    /// There one chunk holds all tokens up to 16,384: a loop over chunks inside of the one over tiles would keep the
+    /// gradient by hidden states twice.
     pub fn within(
         bytes: usize,
         mode: HeadMode,
@@ -66,8 +68,8 @@ impl HeadSettings {
         let sized = match mode {
             HeadMode::Off => tokens,
             HeadMode::Local => rows.max(16).min(tokens),
-            HeadMode::SinglePass => rows.max(128).min(tokens),
-            HeadMode::Fused => tokens.min(4096),
+            HeadMode::SinglePass => rows.max(512).min(tokens),
+            HeadMode::Fused => tokens.min(16_384),
         };
         let token_chunk = token_chunk.unwrap_or(sized).max(1);
         let sized = match mode {
@@ -118,8 +120,9 @@ mod tests {
         };
         assert_eq!(of(HeadMode::Off, None, None), (16_384, 248_320));
         assert_eq!(of(HeadMode::Local, None, None), (135, 248_320));
-        assert_eq!(of(HeadMode::SinglePass, None, None), (135, 8192));
-        assert_eq!(of(HeadMode::Fused, None, None), (4096, 2340));
+        assert_eq!(of(HeadMode::SinglePass, None, None), (512, 8192));
+        assert_eq!(of(HeadMode::Fused, None, None), (16_384, 1260));
+        assert_eq!(of(HeadMode::Fused, Some(4096), None), (4096, 2340));
         assert_eq!(of(HeadMode::Fused, Some(1024), None), (1024, 2978));
         assert_eq!(of(HeadMode::Fused, Some(1024), Some(77)), (1024, 77));
     }

@@ -71,15 +71,16 @@ fn forms() -> Vec<Case> {
         Case::new(HeadMode::Off, all, all),
         Case::new(HeadMode::Local, 5, all),
         Case::new(HeadMode::Fused, all, all),
-        Case::new(HeadMode::Fused, 5, 9),
+        Case::new(HeadMode::Fused, 5, 5),
         Case::new(HeadMode::SinglePass, all, all),
-        Case::new(HeadMode::SinglePass, 5, 9),
+        Case::new(HeadMode::SinglePass, 5, 5),
     ]
 }
 
 #[test]
 fn every_mode_says_on_every_mesh_what_the_formulas_say() {
-    let mut n = Numbers::new([4, 6, 8, 24]);
+    // Tiles of at most 5 entries leave a narrower rest on every device.
+    let mut n = Numbers::new([4, 6, 8, 28]);
     n.mask[5] = false;
     for placed in PLACED {
         for (k, form) in forms().iter().enumerate() {
