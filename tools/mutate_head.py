@@ -18,7 +18,7 @@ import tempfile
 
 HEAD = "crates/nn/src/head/"
 # In the order of how fast they find things; the first failure ends the search.
-GROUPS = ["worked", "structure", "single_pass", "rows", "oracle", "modes"]
+GROUPS = ["worked", "structure", "single_pass", "rows", "oracle", "modes", "differences"]
 
 # (what is broken, file, text, replacement)
 BREAKS = [

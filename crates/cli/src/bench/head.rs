@@ -204,7 +204,7 @@ fn measure(args: &BenchHeadArgs, mode: HeadArg) -> Result<(), Failure> {
             "fastest_seconds": times[1..].iter().min().map(Duration::as_secs_f64),
             "useful_gflops": (work / seconds / 1e9).round(),
             "extra_mib": extra.map(|(peak, before)| mib(peak.saturating_sub(before))),
-            "temporary_mib": mib(program.memory().temp as u64),
+            "temporary_mib": mib(program.memory().temp),
             "transcendentals": exponentials,
             "loss": loss,
         });
