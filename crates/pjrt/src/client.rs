@@ -40,7 +40,7 @@ unsafe impl Send for ClientInner {}
 unsafe impl Sync for ClientInner {}
 
 impl Client {
-    /// The most virtual CPU devices of a client. The plugin starts threads for each, and seems to hang far above.
+    /// The most virtual CPU devices of a client; the plugin does not come back from being asked for very many.
     pub const MOST_CPU_DEVICES: usize = 4096;
 
     /// A client of `device_count` virtual CPU devices, all in this process.

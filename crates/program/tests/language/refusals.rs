@@ -285,9 +285,12 @@ fn an_exchange_along_empty_dimensions_is_empty() {
     for (split, concat) in [(0, 1), (1, 0), (1, 1)] {
         let none = HostArray::from_slice::<f32>(&[0, 4], &[]).unwrap();
         let out = run_on(&mesh, "empty_exchange", &[none], |g, x| {
-            g.manual(&["x"], &[(&x[0], all.clone())], &[all.clone()], |x| {
-                vec![x[0].all_to_all(&["x"], split, concat)]
-            })
+            g.manual(
+                &["x"],
+                &[(&x[0], all.clone())],
+                std::slice::from_ref(&all),
+                |x| vec![x[0].all_to_all(&["x"], split, concat)],
+            )
         });
         assert!(out[0].is_empty());
     }
