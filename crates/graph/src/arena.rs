@@ -117,7 +117,12 @@ pub(crate) struct ClosedRegion {
 
 impl Graph {
     /// An empty program called `name`, for `mesh`, whose logical axes are placed by `rules`.
+    ///
+    /// # Panics
+    /// When the name is empty.
+    #[track_caller]
     pub fn new(name: &str, mesh: Mesh, rules: Rules) -> Self {
+        assert!(!name.is_empty(), "a program has a name");
         let arena = Arena {
             name: name.to_owned(),
             mesh,
@@ -150,7 +155,10 @@ impl Graph {
     pub fn placement(&self, tensor: &str, dims: &[usize], axes: &[&str]) -> Sharding {
         let arena = self.0.borrow();
         let placed = arena.rules.place(tensor, dims, axes, &arena.mesh);
-        placed.unwrap_or_else(|e| panic!("{e}"))
+        match placed {
+            Ok(sharding) => sharding,
+            Err(e) => panic!("{e}"),
+        }
     }
 
     /// Runs `f` with `name` appended to the scope path; paths appear in XLA's messages and in dumps.
@@ -180,13 +188,7 @@ impl Graph {
         dims: &[usize],
         axes: &[&str],
     ) -> Tensor {
-        let sharding = {
-            let arena = self.0.borrow();
-            arena
-                .rules
-                .place(name, dims, axes, &arena.mesh)
-                .unwrap_or_else(|e| panic!("{e}"))
-        };
+        let sharding = self.placement(name, dims, axes);
         self.input_placed(name, TensorType::new(dtype, dims), sharding)
     }
 
@@ -255,7 +257,11 @@ impl Graph {
             .iter()
             .map(|v| arena.value_type(*v).clone())
             .collect();
-        let types = match op.infer(&input_types) {
+        let sized = |types: Vec<TensorType>| {
+            types.iter().try_for_each(TensorType::check_size)?;
+            Ok(types)
+        };
+        let types = match op.infer(&input_types).and_then(sized) {
             Ok(types) => types,
             Err(why) => {
                 let shown: Vec<String> = input_types.iter().map(TensorType::to_string).collect();

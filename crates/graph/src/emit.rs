@@ -12,6 +12,7 @@ use std::sync::Arc;
 use ferrotune_pjrt::{ArgSpec, ArraySpec, Kernel, Module, Platform, Sharding};
 
 use crate::arena::{Arena, Graph, NodeId, RegionId, Value};
+use crate::literal::{quoted, symbol};
 use crate::liveness::Live;
 use crate::op::Site;
 use crate::tensor::Tensor;
@@ -59,13 +60,8 @@ pub(crate) fn sharding_dims(sharding: &Sharding) -> String {
         .dims
         .iter()
         .map(|axes| {
-            format!(
-                "{{{}}}",
-                axes.iter()
-                    .map(|a| format!("\"{a}\""))
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            )
+            let axes: Vec<String> = axes.iter().map(|a| quoted(a)).collect();
+            format!("{{{}}}", axes.join(", "))
         })
         .collect();
     format!("[{}]", dims.join(", "))
@@ -141,7 +137,7 @@ impl<'a> Emitter<'a> {
         if self.scope.is_empty() {
             String::new()
         } else {
-            format!(" loc(\"{}\")", self.scope)
+            format!(" loc({})", quoted(&self.scope))
         }
     }
 
@@ -454,7 +450,7 @@ impl Graph {
             .mesh
             .axes()
             .iter()
-            .map(|(name, size)| format!("\"{name}\"={size}"))
+            .map(|(name, size)| format!("{}={size}", quoted(name)))
             .collect();
         let mesh = if axes.is_empty() {
             "<[\"device\"=1]>".to_owned()
@@ -469,7 +465,7 @@ impl Graph {
         let text = format!(
             "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}} {{\nsdy.mesh @mesh = {mesh}\n\
              func.func public @main({}) -> ({}) {{\n{}{end}}}\n}}\n",
-            arena.name,
+            symbol(&arena.name),
             arena.mesh.device_count(),
             signature.join(", "),
             results.join(", "),

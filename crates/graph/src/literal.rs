@@ -1,11 +1,27 @@
-//! Constants in StableHLO text.
+//! Constants and names in StableHLO text.
 //!
 //! Decimal floats need a dot and enough digits to come back as the same bits; values that are not finite are written as
 //! their bits. Arrays are written as little-endian bytes.
 
 use std::fmt::Write;
 
-use ferrotune_pjrt::{DType, HostArray};
+use ferrotune_pjrt::{Attribute, DType, HostArray};
+
+/// The text in quotes, whatever it contains.
+pub(crate) fn quoted(text: &str) -> String {
+    Attribute::Text(text.to_owned()).to_mlir()
+}
+
+/// A name as it stands after `@`: bare where MLIR reads it so, else in quotes.
+pub(crate) fn symbol(name: &str) -> String {
+    let begins = |c: char| c.is_ascii_alphabetic() || c == '_';
+    let continues = |c: char| c.is_ascii_alphanumeric() || "_$.".contains(c);
+    if name.starts_with(begins) && name.chars().all(continues) {
+        name.to_owned()
+    } else {
+        quoted(name)
+    }
+}
 
 /// The text of a constant that is `value` everywhere.
 pub(crate) fn splat(value: f64, dtype: DType) -> String {
@@ -28,6 +44,28 @@ pub(crate) fn splat(value: f64, dtype: DType) -> String {
         DType::F8E5M2 if value.is_nan() => "0x7E".to_owned(),
         DType::F8E5M2 => (if value > 0.0 { "0x7C" } else { "0xFC" }).to_owned(),
         integer => whole(value, integer),
+    }
+}
+
+/// Refuses a value that the element type does not have. Floats have every value, rounded.
+pub(crate) fn check(value: f64, dtype: DType) -> Result<(), String> {
+    // One above the largest, which every f64 has exactly.
+    let (low, end) = match dtype {
+        _ if dtype.is_float() => return Ok(()),
+        DType::Pred => (0.0, 2.0),
+        _ => {
+            let values = 2.0_f64.powi(8 * dtype.bytes() as i32);
+            if dtype.is_signed_integer() {
+                (-values / 2.0, values / 2.0)
+            } else {
+                (0.0, values)
+            }
+        }
+    };
+    if value.fract() == 0.0 && (low..end).contains(&value) {
+        Ok(())
+    } else {
+        Err(format!("{value} is no value of type {dtype}"))
     }
 }
 
@@ -71,6 +109,37 @@ mod tests {
             assert_eq!(text.parse::<f32>().unwrap().to_bits(), (v as f32).to_bits());
         }
         assert_eq!(splat(0.1, DType::F64).parse::<f64>().unwrap(), 0.1);
+    }
+
+    #[test]
+    fn names_are_bare_where_they_are_plain_and_in_quotes_elsewhere() {
+        assert_eq!(symbol("step_2.a$b"), "step_2.a$b");
+        assert_eq!(symbol("2nd"), "\"2nd\"");
+        assert_eq!(symbol("a b\"c"), "\"a b\\22c\"");
+    }
+
+    #[test]
+    fn a_type_has_the_whole_numbers_up_to_its_ends() {
+        let (two_63, two_64) = (9_223_372_036_854_775_808.0, 18_446_744_073_709_551_616.0);
+        for (dtype, inside, outside) in [
+            (DType::Pred, [0.0, 1.0], [-1.0, 2.0]),
+            (DType::U8, [0.0, 255.0], [-1.0, 256.0]),
+            (DType::S8, [-128.0, 127.0], [-129.0, 128.0]),
+            (DType::U32, [0.0, 4_294_967_295.0], [-1.0, 4_294_967_296.0]),
+            (
+                DType::S64,
+                [-two_63, two_63 - 1024.0],
+                [-two_63 - 2048.0, two_63],
+            ),
+            (DType::U64, [-0.0, two_64 - 2048.0], [-1.0, two_64]),
+        ] {
+            let never = [0.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+            assert!(inside.iter().all(|v| check(*v, dtype).is_ok()), "{dtype}");
+            let wrong = outside.iter().chain(&never);
+            assert!(wrong.clone().all(|v| check(*v, dtype).is_err()), "{dtype}");
+        }
+        assert_eq!(check(0.1, DType::BF16), Ok(()));
+        assert_eq!(check(f64::NAN, DType::F8E4M3FN), Ok(()));
     }
 
     #[test]

@@ -125,10 +125,13 @@ impl Key {
     /// Pairs of random words (u32) for tensors of `dims`.
     #[track_caller]
     fn pairs(&self, dims: &[usize]) -> [Tensor; 2] {
-        let count: usize = dims.iter().product();
+        let mut count = 1;
+        for size in dims {
+            count = usize::saturating_mul(count, *size);
+        }
         assert!(
             u32::try_from(count).is_ok(),
-            "{count} random numbers from one key: split it, for the counter has 32 bits"
+            "random numbers of dimensions {dims:?} from one key: split it, for the counter has 32 bits"
         );
         let index = self.0.graph().iota(DType::U32, &[count], 0).reshape(dims);
         self.cipher(&index, Purpose::Numbers)

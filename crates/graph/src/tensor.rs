@@ -67,17 +67,23 @@ impl Tensor {
     }
 
     /// A scalar constant of this tensor's element type.
+    ///
+    /// # Panics
+    /// When the element type does not have the value, as [`Graph::full`].
+    #[track_caller]
     pub fn scalar_like(&self, value: f64) -> Tensor {
         self.graph.scalar(value, self.dtype())
     }
 
     /// Zeros of this tensor's type.
+    #[track_caller]
     pub fn zeros_like(&self) -> Tensor {
         let ty = self.ty();
         self.graph.full(0.0, ty.dtype, &ty.dims)
     }
 
     /// Ones of this tensor's type.
+    #[track_caller]
     pub fn ones_like(&self) -> Tensor {
         let ty = self.ty();
         self.graph.full(1.0, ty.dtype, &ty.dims)

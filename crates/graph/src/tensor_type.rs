@@ -27,6 +27,25 @@ impl TensorType {
         self.dims.len()
     }
 
+    /// Checks that dimensions and size in bytes are below 2⁶³, which is as far as StableHLO counts. Empty dimensions are
+    /// left aside. Tensors of a program are of no other types.
+    ///
+    /// # Errors
+    /// A sentence with the dimensions.
+    pub fn check_size(&self) -> Result<(), String> {
+        let counted = self
+            .dims
+            .iter()
+            .try_fold(self.dtype.bytes(), |n, d| n.checked_mul((*d).max(1)));
+        match counted {
+            Some(bytes) if i64::try_from(bytes).is_ok() => Ok(()),
+            _ => Err(format!(
+                "a tensor of dimensions {:?} has more bytes than can be counted",
+                self.dims
+            )),
+        }
+    }
+
     /// Number of elements; 1 for a scalar.
     pub fn elements(&self) -> usize {
         self.dims.iter().product()

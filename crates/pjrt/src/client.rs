@@ -40,13 +40,20 @@ unsafe impl Send for ClientInner {}
 unsafe impl Sync for ClientInner {}
 
 impl Client {
+    /// The most virtual CPU devices of a client; the plugin does not come back from being asked for very many.
+    pub const MOST_CPU_DEVICES: usize = 4096;
+
     /// A client of `device_count` virtual CPU devices, all in this process.
     ///
     /// # Errors
-    /// [`Error::DeviceCount`] when the plugin does not make as many; [`Error::Xla`].
+    /// [`Error::CpuDevices`] for none and for more than [`Self::MOST_CPU_DEVICES`]; [`Error::DeviceCount`] when the plugin does not
+    /// make as many; [`Error::Xla`].
     pub fn cpu(plugin: &Plugin, device_count: usize) -> Result<Client> {
-        if device_count == 0 {
-            return Err(Error::DeviceCount { asked: 0, made: 0 });
+        if !(1..=Self::MOST_CPU_DEVICES).contains(&device_count) {
+            return Err(Error::CpuDevices {
+                asked: device_count,
+                most: Self::MOST_CPU_DEVICES,
+            });
         }
         // The plugin's own default is four devices, whatever the machine.
         let client = Client::create(plugin, &[("cpu_device_count", device_count as i64)])?;

@@ -231,6 +231,14 @@ pub enum Error {
         /// Devices there are.
         made: usize,
     },
+    /// A client of no device, or of more than it can have.
+    #[error("a CPU client has at least one device and at most {most}, not {asked}")]
+    CpuDevices {
+        /// Devices asked for.
+        asked: usize,
+        /// The most that there can be.
+        most: usize,
+    },
     /// A mesh larger than the client.
     #[error("the mesh ({mesh}) needs {needed} devices but {owner} has {present}")]
     MeshTooLarge {

@@ -48,11 +48,17 @@ impl Layout {
     /// Places leaves on a mesh by the rules.
     ///
     /// # Errors
-    /// The first leaf that cannot be placed: an unknown logical axis, an indivisible dimension.
+    /// The first leaf that cannot be placed: an unknown logical axis, an indivisible dimension, more bytes than can be
+    /// counted.
     pub fn new(mesh: &Mesh, rules: &Rules, leaves: &[Leaf]) -> Result<Self, PlacementError> {
         let place = |leaf: &Leaf| {
             let axes: Vec<&str> = leaf.axes.iter().map(String::as_str).collect();
             let sharding = rules.place(&leaf.name, &leaf.dims, &axes, mesh)?;
+            let checked = TensorType::new(leaf.dtype, &leaf.dims).check_size();
+            checked.map_err(|reason| PlacementError::Mesh {
+                tensor: leaf.name.clone(),
+                reason,
+            })?;
             Ok(Arc::new(ArraySpec {
                 name: leaf.name.clone(),
                 dtype: leaf.dtype,
@@ -97,12 +103,13 @@ impl Layout {
         self.specs.iter().position(|s| s.name == name)
     }
 
-    /// Global size of all arrays in bytes.
+    /// Global size of all arrays in bytes; `usize::MAX` where they are more.
     pub fn bytes(&self) -> usize {
-        self.specs
-            .iter()
-            .map(|s| s.dims.iter().product::<usize>() * s.dtype.bytes())
-            .sum()
+        let bytes = |s: &Arc<ArraySpec>| {
+            let elements = s.dims.iter().product::<usize>();
+            elements.saturating_mul(s.dtype.bytes())
+        };
+        self.specs.iter().map(bytes).fold(0, usize::saturating_add)
     }
 
     /// The same arrays in another element type.

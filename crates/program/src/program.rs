@@ -68,6 +68,10 @@ pub struct Builder {
 
 impl Builder {
     /// An empty program for a mesh.
+    ///
+    /// # Panics
+    /// When the name is empty.
+    #[track_caller]
     pub fn new(name: &str, mesh: &Mesh, rules: &Rules) -> Self {
         Self {
             graph: Graph::new(name, mesh.clone(), rules.clone()),
@@ -111,7 +115,7 @@ impl Builder {
     /// Adds a group of results that takes over the memory of a group of arguments.
     ///
     /// # Panics
-    /// As [`Self::output`]; also when the arguments are of other types.
+    /// As [`Self::output`]; also when there is not one argument per result, or the arguments are of other types.
     #[track_caller]
     pub fn output_replacing(&mut self, layout: &Layout, tensors: &[Tensor], arguments: &[Tensor]) {
         self.push_output(layout, tensors, Some(arguments));
@@ -124,27 +128,28 @@ impl Builder {
             tensors.len(),
             "a group of results has one tensor per array of its layout"
         );
-        let outputs = layout
-            .specs()
-            .iter()
-            .zip(tensors)
-            .enumerate()
-            .map(|(i, (spec, tensor))| {
-                let ty = tensor.ty();
-                assert!(
-                    ty.dtype == spec.dtype && ty.dims == spec.dims,
-                    "result `{}` is {spec} in its layout but {ty} as traced",
-                    spec.name
-                );
-                let replaces = arguments.map(|a| a[i].clone());
-                Output {
-                    name: spec.name.clone(),
-                    tensor: tensor.clone(),
-                    sharding: spec.sharding.clone(),
-                    replaces,
-                }
+        if let Some(arguments) = arguments {
+            assert!(
+                arguments.len() == tensors.len(),
+                "results replace one argument each: there are {} results and {} arguments",
+                tensors.len(),
+                arguments.len()
+            );
+        }
+        for (i, (spec, tensor)) in layout.specs().iter().zip(tensors).enumerate() {
+            let ty = tensor.ty();
+            assert!(
+                ty.dtype == spec.dtype && ty.dims == spec.dims,
+                "result `{}` is {spec} in its layout but {ty} as traced",
+                spec.name
+            );
+            self.outputs.push(Output {
+                name: spec.name.clone(),
+                tensor: tensor.clone(),
+                sharding: spec.sharding.clone(),
+                replaces: arguments.map(|a| a[i].clone()),
             });
-        self.outputs.extend(outputs);
+        }
         self.results.push(layout.clone());
     }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use ferrotune_pjrt::DType;
 
 use crate::arena::{Arena, Graph, RegionId};
+use crate::control::check_equal;
 use crate::emit::{Emitter, bundle_names};
 use crate::liveness::Live;
 use crate::op::{Cost, Gradient, Op, Site, VjpContext};
@@ -169,18 +170,18 @@ impl Graph {
         on_true: impl FnOnce() -> Vec<Tensor>,
         on_false: impl FnOnce() -> Vec<Tensor>,
     ) -> Vec<Tensor> {
-        assert_eq!(
-            predicate.ty(),
-            TensorType::new(DType::Pred, &[]),
-            "the predicate of a cond is a boolean scalar"
+        assert!(
+            predicate.ty() == TensorType::new(DType::Pred, &[]),
+            "the predicate of a cond is a boolean scalar, not {}",
+            predicate.ty()
         );
         let on_true = self.trace_region(&[], |_| on_true());
         let on_false = self.trace_region(&[], |_| on_false());
         let types = self.result_types(on_true.id);
-        assert_eq!(
-            types,
-            self.result_types(on_false.id),
-            "the branches of a cond return the same types"
+        check_equal(
+            "the branches of a cond return the same types",
+            (&types, "where the predicate holds"),
+            (&self.result_types(on_false.id), "where it does not"),
         );
         let operands: Vec<&Tensor> = std::iter::once(predicate)
             .chain(&on_true.captures)

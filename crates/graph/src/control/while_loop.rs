@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use ferrotune_pjrt::DType;
 
 use crate::arena::{Arena, Graph, RegionId, Value};
+use crate::control::check_equal;
 use crate::emit::{Emitter, bundle_names};
 use crate::liveness::Live;
 use crate::op::{Cost, Gradient, Op, Site, VjpContext};
@@ -140,21 +141,19 @@ impl Graph {
     ) -> Vec<Tensor> {
         assert!(!state.is_empty(), "a while loop has a state");
         let types: Vec<TensorType> = state.iter().map(Tensor::ty).collect();
-        let condition = self.trace_region(&types, |args| {
-            let more = condition(args);
-            assert_eq!(
-                more.ty(),
-                TensorType::new(DType::Pred, &[]),
-                "the condition of a while loop is a boolean scalar"
-            );
-            vec![more]
-        });
-        let body = self.trace_region(&types, |args| {
-            let next = body(args);
-            let after: Vec<TensorType> = next.iter().map(Tensor::ty).collect();
-            assert_eq!(types, after, "the state of a while loop keeps its types");
-            next
-        });
+        // What a closure returns is checked outside of it, where the place of the call is known.
+        let condition = self.trace_region(&types, |args| vec![condition(args)]);
+        let more = self.result_types(condition.id).remove(0);
+        assert!(
+            more == TensorType::new(DType::Pred, &[]),
+            "the condition of a while loop is a boolean scalar, not {more}"
+        );
+        let body = self.trace_region(&types, body);
+        check_equal(
+            "the state of a while loop keeps its types",
+            (&types, "before a step"),
+            (&self.result_types(body.id), "after it"),
+        );
         let operands: Vec<&Tensor> = state
             .iter()
             .chain(&condition.captures)

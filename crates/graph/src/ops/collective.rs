@@ -79,6 +79,12 @@ impl Op for Collective {
                 Err(format!("there is no dimension {dim}"))
             }
         };
+        let filled = |dim: usize| match inputs[0].dims[dim] {
+            0 => Err(format!("dimension {dim} is empty")),
+            _ => Ok(()),
+        };
+        // Sizes that cannot be counted are refused when the node is added.
+        let grown = |size: usize| size.saturating_mul(self.group);
         let split = |dim: usize, size: usize| {
             if size.is_multiple_of(self.group) {
                 Ok(size / self.group)
@@ -94,17 +100,19 @@ impl Op for Collective {
             Kind::Sum | Kind::Max | Kind::Permute { .. } => {}
             Kind::Gather { dim } => {
                 exists(dim)?;
-                ty.dims[dim] *= self.group;
+                filled(dim)?;
+                ty.dims[dim] = grown(ty.dims[dim]);
             }
             Kind::ScatterSum { dim } => {
                 exists(dim)?;
+                filled(dim)?;
                 ty.dims[dim] = split(dim, ty.dims[dim])?;
             }
             Kind::Exchange { split: dim, concat } => {
                 exists(dim)?;
                 exists(concat)?;
                 ty.dims[dim] = split(dim, ty.dims[dim])?;
-                ty.dims[concat] *= self.group;
+                ty.dims[concat] = grown(ty.dims[concat]);
             }
         }
         Ok(vec![ty])
@@ -287,7 +295,8 @@ impl Tensor {
     /// The parts of all devices along `axes`, joined along `dim`, which grows by their number; on each device.
     ///
     /// # Panics
-    /// Outside of a manual region, when an axis is not manual there or is named twice, or without dimension `dim`.
+    /// Outside of a manual region, when an axis is not manual there or is named twice, without dimension `dim`,
+    /// or when it is empty.
     #[track_caller]
     pub fn all_gather(&self, axes: &[&str], dim: usize) -> Tensor {
         self.collective(Kind::Gather { dim }, axes)

@@ -24,6 +24,7 @@ impl Op for Full {
     }
 
     fn infer(&self, _: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        literal::check(self.value, self.ty.dtype)?;
         Ok(vec![self.ty.clone()])
     }
 
@@ -60,6 +61,9 @@ impl Op for Iota {
     fn infer(&self, _: &[TensorType]) -> Result<Vec<TensorType>, String> {
         if self.axis >= self.ty.rank() {
             return Err(format!("axis {} of {}", self.axis, self.ty));
+        }
+        if self.ty.dtype == DType::Pred {
+            return Err("counts in numbers, not booleans".to_owned());
         }
         Ok(vec![self.ty.clone()])
     }
@@ -118,7 +122,11 @@ impl Op for Array {
 }
 
 impl Graph {
-    /// A tensor that holds `value` everywhere. Integers and booleans are rounded from `value`.
+    /// A tensor that holds `value` everywhere, rounded to the element type where that is a float.
+    ///
+    /// # Panics
+    /// When the element type is no float and does not have the value: an integer type has the whole numbers in its range,
+    /// the boolean type 0 and 1.
     #[track_caller]
     pub fn full(&self, value: f64, dtype: DType, dims: &[usize]) -> Tensor {
         self.add_one(
@@ -131,12 +139,18 @@ impl Graph {
     }
 
     /// A scalar constant.
+    ///
+    /// # Panics
+    /// As [`Self::full`].
     #[track_caller]
     pub fn scalar(&self, value: f64, dtype: DType) -> Tensor {
         self.full(value, dtype, &[])
     }
 
     /// Indices 0, 1, 2, … along `axis`.
+    ///
+    /// # Panics
+    /// When the axis is not there, or the element type is boolean.
     #[track_caller]
     pub fn iota(&self, dtype: DType, dims: &[usize], axis: usize) -> Tensor {
         self.add_one(

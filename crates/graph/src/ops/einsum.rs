@@ -224,8 +224,9 @@ impl Graph {
         dtype: DType,
         precision: Precision,
     ) -> Tensor {
-        let op = Einsum::parse(spec, dtype, precision)
-            .unwrap_or_else(|| panic!("`{spec}` is not of the form `ab,bc->ac`"));
+        let Some(op) = Einsum::parse(spec, dtype, precision) else {
+            panic!("`{spec}` is not of the form `ab,bc->ac`");
+        };
         self.add_one(op, &[lhs, rhs])
     }
 }

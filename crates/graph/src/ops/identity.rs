@@ -202,14 +202,8 @@ impl Tensor {
     /// would split along an axis that is manual there: the tensor is one device's part already.
     #[track_caller]
     pub fn shard(&self, axes: &[&str]) -> Tensor {
-        let sharding = {
-            let arena = self.graph.0.borrow();
-            let name = format!("{}/activation", arena.name);
-            arena
-                .rules
-                .place(&name, &self.dims(), axes, &arena.mesh)
-                .unwrap_or_else(|e| panic!("{e}"))
-        };
+        let name = format!("{}/activation", self.graph.name());
+        let sharding = self.graph.placement(&name, &self.dims(), axes);
         for axis in self.graph.manual_axes().unwrap_or_default() {
             assert!(
                 !sharding.dims.iter().flatten().any(|a| *a == axis),

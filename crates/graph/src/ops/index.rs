@@ -240,10 +240,24 @@ impl Tensor {
     ///
     /// Selected by comparison and summed, so that neither it nor its derivative gathers or scatters. An index outside of
     /// the axis picks 0.
+    ///
+    /// # Panics
+    /// When this is a scalar, or the ids are not integers with all dimensions but the last.
     #[track_caller]
     pub fn pick_last(&self, ids: &Tensor) -> Tensor {
         let dims = self.dims();
+        assert!(
+            !dims.is_empty(),
+            "`pick_last`: a scalar has no axis to pick from"
+        );
         let last = dims.len() - 1;
+        assert!(
+            ids.dtype().is_integer() && ids.dims() == dims[..last],
+            "`pick_last` of {}: the ids must be integers of dimensions {:?}, not {}",
+            self.ty(),
+            &dims[..last],
+            ids.ty()
+        );
         let hit = self
             .graph
             .iota(ids.dtype(), &dims, last)

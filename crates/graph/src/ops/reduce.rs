@@ -154,7 +154,10 @@ macro_rules! reductions {
             pub fn $keep(&self, axes: &[usize]) -> Tensor {
                 let mut dims = self.dims();
                 for axis in axes {
-                    dims[*axis] = 1;
+                    // The reduction refuses an axis that is not there.
+                    if let Some(size) = dims.get_mut(*axis) {
+                        *size = 1;
+                    }
                 }
                 self.$method(axes).reshape(&dims)
             })*
@@ -185,7 +188,8 @@ impl Tensor {
     /// Mean over `axes`, with these dimensions kept at size 1.
     #[track_caller]
     pub fn mean_keep(&self, axes: &[usize]) -> Tensor {
+        let sum = self.sum_keep(axes);
         let count: usize = axes.iter().map(|a| self.dim(*a)).product();
-        self.sum_keep(axes) * (1.0 / count as f64)
+        sum * (1.0 / count as f64)
     }
 }

@@ -75,6 +75,7 @@ impl Op for Reshape {
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, String> {
         let to = TensorType::new(inputs[0].dtype, &self.dims);
+        to.check_size()?;
         if to.elements() != inputs[0].elements() {
             return Err(format!(
                 "{} elements cannot become {to}",
@@ -152,15 +153,24 @@ impl Op for Transpose {
 
 impl Tensor {
     /// Repeats the tensor: dimension `i` becomes dimension `map[i]` of `dims`.
+    ///
+    /// # Panics
+    /// When the map does not name one dimension of `dims` for each of this tensor's, ascending, or a size is neither 1
+    /// nor that of its dimension in `dims`.
     #[track_caller]
     pub fn broadcast_in_dim(&self, dims: &[usize], map: &[usize]) -> Tensor {
         if self.dims() == dims && map.iter().copied().eq(0..dims.len()) {
             return self.clone();
         }
-        // XLA repeats a dimension only from size 1 that is dropped: remove those that grow, so that the text stays plain.
         let from = self.dims();
+        let ascending = map.windows(2).all(|w| w[0] < w[1]);
+        assert!(
+            map.len() == from.len() && ascending && map.iter().all(|to| *to < dims.len()),
+            "the dimension map {map:?} does not fit: dimensions {from:?} broadcast to {dims:?}"
+        );
+        // XLA repeats a dimension only from size 1 that is dropped: remove those that grow, so that the text stays plain.
         let kept: Vec<usize> = (0..from.len())
-            .filter(|i| from[*i] == dims.get(map[*i]).copied().unwrap_or(0))
+            .filter(|i| from[*i] == dims[map[*i]])
             .collect();
         let squeezed = if kept.len() == from.len() {
             self.clone()
@@ -209,13 +219,18 @@ impl Tensor {
                 1
             }
         };
-        let dims: Vec<usize> = (0..rank)
-            .map(|i| match (at(&da, i), at(&db, i)) {
+        let mut dims = Vec::with_capacity(rank);
+        for i in 0..rank {
+            dims.push(match (at(&da, i), at(&db, i)) {
                 (x, y) if x == y || y == 1 => x,
                 (1, y) => y,
-                _ => panic!("dimensions {da:?} and {db:?} cannot be broadcast together"),
-            })
-            .collect();
+                _ => panic!(
+                    "broadcast of {} and {}: dimensions {da:?} and {db:?} do not fit together",
+                    a.ty(),
+                    b.ty()
+                ),
+            });
+        }
         (a.broadcast_to(&dims), b.broadcast_to(&dims))
     }
 

@@ -82,7 +82,10 @@ impl Op for Pad {
         if self.axis >= ty.rank() {
             return Err(format!("axis {} of {ty}", self.axis));
         }
-        ty.dims[self.axis] += self.low + self.high;
+        crate::literal::check(self.value, ty.dtype)?;
+        // Sizes that cannot be counted are refused when the node is added.
+        let added = self.low.saturating_add(self.high);
+        ty.dims[self.axis] = ty.dims[self.axis].saturating_add(added);
         Ok(vec![ty])
     }
 
@@ -132,17 +135,19 @@ impl Op for Concatenate {
             return Err(format!("axis {} of {ty}", self.axis));
         }
         ty.dims[self.axis] = 0;
+        // Sizes that cannot be counted are refused when the node is added.
+        let mut joined: usize = 0;
         for x in inputs {
             let mut rest = x.dims.clone();
             if rest.len() != ty.rank() {
                 return Err("the operands differ in rank".to_owned());
             }
-            ty.dims[self.axis] += std::mem::replace(&mut rest[self.axis], ty.dims[self.axis]);
-            rest[self.axis] = ty.dims[self.axis];
+            joined = joined.saturating_add(std::mem::take(&mut rest[self.axis]));
             if rest != ty.dims {
                 return Err(format!("the operands differ outside of axis {}", self.axis));
             }
         }
+        ty.dims[self.axis] = joined;
         Ok(vec![ty])
     }
 
@@ -217,6 +222,9 @@ impl Tensor {
     }
 
     /// `low` and `high` copies of `value` before and after the elements of `axis`.
+    ///
+    /// # Panics
+    /// When the axis is not there, or the element type does not have the value, as [`Graph::full`](crate::Graph::full).
     #[track_caller]
     pub fn pad(&self, axis: usize, low: usize, high: usize, value: f64) -> Tensor {
         if low == 0 && high == 0 {

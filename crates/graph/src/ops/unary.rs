@@ -17,6 +17,7 @@ use crate::tensor_type::TensorType;
 enum Takes {
     Floats,
     Numbers,
+    SignedNumbers,
     Integers,
     BitsAndBooleans,
 }
@@ -47,6 +48,7 @@ impl Op for Unary {
         let fits = match self.0.takes {
             Takes::Floats => dtype.is_float(),
             Takes::Numbers => dtype != DType::Pred,
+            Takes::SignedNumbers => dtype.is_float() || dtype.is_signed_integer(),
             Takes::Integers => dtype.is_integer(),
             Takes::BitsAndBooleans => !dtype.is_float(),
         };
@@ -100,9 +102,9 @@ unary_table! {
     /// −x
     negate = "negate", Numbers, false, |g, _, _| Gradient::one(-g);
     /// |x|; the derivative at 0 is taken as 0.
-    abs = "abs", Numbers, false, |g, x, _| Gradient::one(g * x.sign());
+    abs = "abs", SignedNumbers, false, |g, x, _| Gradient::one(g * x.sign());
     /// −1, 0 or 1.
-    sign = "sign", Numbers, false, |_, _, _| Gradient::Zero("sign is piecewise constant");
+    sign = "sign", SignedNumbers, false, |_, _, _| Gradient::Zero("sign is piecewise constant");
     /// Largest integer not above x.
     floor = "floor", Floats, false, |_, _, _| Gradient::Zero("floor is piecewise constant");
     /// Smallest integer not below x.

@@ -97,9 +97,13 @@ on_both_plugins! {
         assert_eq!(crate::programs::values(&results[0]), [1.0]);
     }
 
-    fn a_client_has_at_least_one_device(plugin) {
+    fn a_client_has_at_least_one_device_and_not_too_many(plugin) {
         let error = ferrotune_pjrt::Client::cpu(plugin, 0).expect_err("none were asked for");
-        assert!(matches!(error, Error::DeviceCount { asked: 0, .. }));
+        assert!(error.to_string().contains("at least one device"), "{error}");
+        for asked in [4097, usize::MAX] {
+            let error = ferrotune_pjrt::Client::cpu(plugin, asked).expect_err("too many were asked for");
+            assert!(error.to_string().contains("at most 4096"), "{error}");
+        }
         let client = client(plugin, 3);
         assert_eq!((client.device_count(), client.platform_name()), (3, "cpu"));
         let _ = Arc::new(client);

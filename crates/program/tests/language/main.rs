@@ -16,6 +16,7 @@ mod mesh;
 mod ordering;
 mod random_graphs;
 mod randomness;
+mod refusals;
 mod remat;
 mod structure;
 mod values;

@@ -7,6 +7,7 @@ use ferrotune_pjrt::{Mesh, Sharding};
 use crate::arena::Value;
 use crate::control::manual::Manual;
 use crate::emit::{Emitter, bundle_names};
+use crate::literal::quoted;
 use crate::op::Site;
 use crate::tensor_type::TensorType;
 
@@ -33,7 +34,7 @@ impl<'a> Axes<'a> {
     /// `<@mesh, [{"x"}, {}]>`, or `<@mesh, [{"x", ?}, {?}]>` where other axes are automatic.
     fn sharding(&self, sharding: &Sharding) -> String {
         let dim = |axes: &Vec<String>| {
-            let named = axes.iter().map(|a| format!("\"{a}\""));
+            let named = axes.iter().map(|a| quoted(a));
             let rest = self.open.then(|| "?".to_owned());
             format!("{{{}}}", named.chain(rest).collect::<Vec<_>>().join(", "))
         };
@@ -75,7 +76,7 @@ impl Manual {
                 1 => result.clone(),
                 count => format!("{result}:{count}"),
             };
-            let quoted: Vec<String> = axes.manual.iter().map(|a| format!("\"{a}\"")).collect();
+            let quoted: Vec<String> = axes.manual.iter().map(|a| quoted(a)).collect();
             out.raw(&format!(
                 "{bundle} = sdy.manual_computation({}) in_shardings=[{}] out_shardings=[{}] manual_axes={{{}}}",
                 names.join(", "),

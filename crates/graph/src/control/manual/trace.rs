@@ -54,9 +54,10 @@ fn check_sharding(
             &known,
         );
     }
-    sharding
-        .local_dims(mesh, &ty.dims)
-        .unwrap_or_else(|e| panic!("{who}, {ty} split as {sharding}: {e}"))
+    match sharding.local_dims(mesh, &ty.dims) {
+        Ok(dims) => dims,
+        Err(e) => panic!("{who}, {ty} split as {sharding}: {e}"),
+    }
 }
 
 impl Graph {
@@ -111,15 +112,17 @@ impl Graph {
             stacked
         });
         let results: Vec<Sharding> = outputs.iter().cloned().chain(hidden).collect();
-        let whole = parts.iter().zip(&results).enumerate();
-        let types = whole.map(|(k, (part, sharding))| joined(k, part, sharding, axes, &mesh));
+        let mut types = Vec::with_capacity(parts.len());
+        for (k, (part, sharding)) in parts.iter().zip(&results).enumerate() {
+            types.push(joined(k, part, sharding, axes, &mesh));
+        }
 
         let op = Manual {
             body: region.id,
             axes: axes.iter().map(|a| (*a).to_owned()).collect(),
             devices: devices_along(&mesh, axes),
             operands,
-            types: types.collect(),
+            types,
             results,
             outputs: outputs.len(),
             kept,
@@ -161,6 +164,7 @@ impl Graph {
         f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     ) -> (ClosedRegion, Vec<Kept>) {
         let mut kept = Vec::new();
+        let mut returned = 0;
         let region = self.trace_region(params, |args| {
             let (positions, inputs) = args.split_at(axes.len());
             self.open_manual_scope(ManualScope {
@@ -168,15 +172,15 @@ impl Graph {
                 positions: positions.iter().map(|t| t.value).collect(),
             });
             let mut results = f(inputs);
-            assert_eq!(
-                results.len(),
-                outputs,
-                "the body of `manual` returns one tensor per output sharding"
-            );
+            returned = results.len();
             kept = self.choose(&Policy::keep_all(), &[]).others;
             results.extend(kept.iter().map(|k| self.kept_part(k.value)));
             results
         });
+        assert!(
+            returned == outputs,
+            "the body of `manual` returns one tensor per output sharding: {returned} for {outputs}"
+        );
         (region, kept)
     }
 
@@ -272,7 +276,8 @@ fn joined(
     let mut whole = part.clone();
     for (size, split) in whole.dims.iter_mut().zip(&sharding.dims) {
         let parts = split.iter().filter_map(|axis| mesh.axis_size(axis));
-        *size *= parts.product::<usize>();
+        // Sizes that cannot be counted are refused when the node is added.
+        *size = size.saturating_mul(parts.product::<usize>());
     }
     check_sharding(
         &format!("output {k} of `manual`"),

@@ -10,6 +10,7 @@ mod emission;
 use ferrotune_pjrt::DType;
 
 use crate::arena::{Arena, Graph, RegionId, Value};
+use crate::control::check_equal;
 use crate::emit::Emitter;
 use crate::liveness::Live;
 use crate::op::{Cost, Gradient, Op, Site, VjpContext};
@@ -147,7 +148,7 @@ impl Graph {
     /// the outputs stacked along a new first dimension. `policy` says what the derivative may read instead of recompute.
     ///
     /// # Panics
-    /// When a stacked input is not `length` long, the carry changes its types, or the policy names a tensor that the
+    /// When `length` is 0 or above 2³¹ − 1, a stacked input is not `length` long, the carry changes its types, or the policy names a tensor that the
     /// body has not got.
     #[track_caller]
     pub fn scan(
@@ -184,6 +185,11 @@ impl Graph {
         length: usize,
         body: impl FnOnce(&Tensor, &[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
     ) -> (Vec<Tensor>, Vec<Tensor>) {
+        assert!(
+            length > 0 && i32::try_from(length).is_ok(),
+            "a scan has at least one step and at most {}, not {length}",
+            i32::MAX
+        );
         let mut params = vec![TensorType::new(DType::S32, &[])];
         params.extend(carry.iter().map(Tensor::ty));
         for x in &inputs {
@@ -196,13 +202,12 @@ impl Graph {
         }
         let (c, x) = (carry.len(), inputs.len());
         let mut outputs = 0;
+        let mut after = Vec::new();
         let mut kept = Vec::new();
         let region = self.trace_region(&params, |args| {
             let (carry_in, slices) = args[1..].split_at(c);
             let (next, stacked) = body(&args[0], carry_in, slices);
-            let before: Vec<TensorType> = params[1..=c].to_vec();
-            let after: Vec<TensorType> = next.iter().map(Tensor::ty).collect();
-            assert_eq!(before, after, "the carry of a scan keeps its types");
+            after = next.iter().map(Tensor::ty).collect();
             outputs = stacked.len();
             let carried: Vec<Value> = carry_in.iter().map(|t| t.value).collect();
             let choice = self.choose(&policy, &carried);
@@ -210,6 +215,12 @@ impl Graph {
             let hidden = self.kept_copies(&kept);
             next.into_iter().chain(stacked).chain(hidden).collect()
         });
+        // What the closure returns is checked outside of it, where the place of the call is known.
+        check_equal(
+            "the carry of a scan keeps its types",
+            (&params[1..=c], "before a step"),
+            (&after, "after it"),
+        );
         let types: Vec<TensorType> = {
             let arena = self.0.borrow();
             let results = arena.regions[region.id]
