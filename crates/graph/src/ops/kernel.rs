@@ -54,7 +54,9 @@ impl KernelCall {
         let attributes: String = self
             .attributes
             .iter()
-            .map(|(name, value)| format!(", {name} = {}", value.to_mlir()))
+            .map(|(name, value)| {
+                format!(", {} = {}", crate::literal::quoted(name), value.to_mlir())
+            })
             .collect();
         let types = |types: &[TensorType]| {
             let types: Vec<String> = types.iter().map(TensorType::to_string).collect();
@@ -64,10 +66,10 @@ impl KernelCall {
         out.assign_many(
             site.output_types.len(),
             format!(
-                "stablehlo.custom_call @ferrotune_kernel({}) {{api_version = 4 : i32, backend_config = {{kernel = \"{}\"{attributes}}}, \
+                "stablehlo.custom_call @ferrotune_kernel({}) {{api_version = 4 : i32, backend_config = {{kernel = {}{attributes}}}, \
                  operand_layouts = {}, result_layouts = {}}} : ({}) -> ({})",
                 site.inputs[..self.operands].join(", "),
-                self.rule.kernel.name,
+                crate::literal::quoted(self.rule.kernel.name),
                 row_major(&site.input_types[..self.operands]),
                 row_major(&site.output_types),
                 types(&site.input_types[..self.operands]),
@@ -139,6 +141,14 @@ impl Graph {
         portable: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     ) -> Vec<Tensor> {
         let types: Vec<TensorType> = operands.iter().map(|t| t.ty()).collect();
+        for (i, (name, _)) in attributes.iter().enumerate() {
+            let again = attributes[..i].iter().any(|(other, _)| other == name);
+            assert!(
+                *name != "kernel" && !again,
+                "an attribute of the kernel `{}` cannot be called `{name}`: the name is taken",
+                rule.kernel.name
+            );
+        }
         let region = self.trace_region(&types, portable);
         let op = KernelCall {
             rule,

@@ -1,4 +1,5 @@
 //! The same mathematics on the host in f64, and the modes against it.
+#![allow(clippy::needless_range_loop)] // indices are those of the formulas
 
 use ferrotune_nn::{EntropyUse, HeadMode};
 

@@ -41,11 +41,11 @@ fn plain(
 ) -> Vec<f64> {
     let at = |i: usize, n: usize| f64::from(args[i].as_slice::<f32>()[n]);
     let mut out = Vec::new();
-    for row in 0..b {
+    for (row, first) in first.iter().enumerate().take(b) {
         for head in 0..k * g {
             let slot = |t: usize| (((layer * b + row) * k + head / g) * s + t) * e;
             let q = (row * k * g + head) * e;
-            let slots = first[row] as usize..last + 1;
+            let slots = *first as usize..last + 1;
             let score = |t: usize| {
                 (0..e)
                     .map(|i| at(0, q + i) * at(1, slot(t) + i))
