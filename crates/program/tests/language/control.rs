@@ -244,3 +244,34 @@ fn a_tensor_of_another_program_has_no_cost_here() {
     let x = other.input("x", DType::F32, &[2], &["_"]);
     this.cost(&[&x]);
 }
+
+#[test]
+fn each_carry_input_output_and_capture_of_a_scan_has_its_own_place() {
+    let args: Vec<HostArray> = (0..6)
+        .map(|i| noise(if i < 2 || i > 3 { &[3] } else { &[4, 3] }, 20 + i, false))
+        .collect();
+    for reverse in [false, true] {
+        derivative("places", &args, |g, x| {
+            // Captures that are not differentiated stand before, between and behind those that are.
+            let fixed: Vec<Tensor> = (0..3)
+                .map(|i| g.constant(noise(&[3], 30 + i, false)).exp())
+                .collect();
+            let body = |_: &Tensor, c: &[Tensor], s: &[Tensor]| {
+                let a = (&c[0] * &s[0] * &fixed[0] + &x[4] * &fixed[1]).tanh();
+                let b = (&c[1] - &s[1] * &x[5] * &fixed[2] + &c[0] * 0.3).tanh();
+                let outputs = vec![&a * &s[1], a.square() - &b, &b * &x[4]];
+                (vec![a, b], outputs)
+            };
+            let carry = vec![x[0].clone(), x[1].clone()];
+            let stacked = vec![x[2].clone(), x[3].clone()];
+            let policy = Policy::recompute();
+            let (carry, ys) = if reverse {
+                g.scan_reverse(policy, carry, stacked, 4, body)
+            } else {
+                g.scan(policy, carry, stacked, 4, body)
+            };
+            let weigh = |k: usize| &ys[k] * g.constant(noise(&[4, 3], 40 + k as u64, false));
+            &carry[0] * 0.7 + &carry[1] * 1.9 + (weigh(0) + weigh(2)).sum(&[0]) + weigh(1).sum(&[0])
+        });
+    }
+}

@@ -70,7 +70,6 @@ impl Scan {
                     .iter()
                     .map(|k| k.value)
                     .zip(saved.iter().cloned())
-                    .skip(c)
                     .collect();
                 let results = g.inline_region(self.body, &args, &recall);
 
