@@ -257,13 +257,17 @@ fn each_carry_input_output_and_capture_of_a_scan_has_its_own_place() {
                 .map(|i| g.constant(noise(&[3], 30 + i, false)).exp())
                 .collect();
             let body = |_: &Tensor, c: &[Tensor], s: &[Tensor]| {
-                let a = (&c[0] * &s[0] * &fixed[0] + &x[4] * &fixed[1]).tanh();
-                let b = (&c[1] - &s[1] * &x[5] * &fixed[2] + &c[0] * 0.3).tanh();
-                let outputs = vec![&a * &s[1], a.square() - &b, &b * &x[4]];
-                (vec![a, b], outputs)
+                let a = (&c[1] * &s[1] * &fixed[0] + &x[4] * &fixed[1]).tanh();
+                let b = (&c[2] - &s[2] * &x[5] * &fixed[2] + &c[1] * 0.3).tanh();
+                let fixed = &c[0] * &s[0] * 0.9;
+                // The first output and the first carry are read by nobody that is differentiated.
+                let outputs = vec![a.exp(), &a * &s[2], a.square() - &b, &b * &x[4]];
+                (vec![fixed, a, b], outputs)
             };
-            let carry = vec![x[0].clone(), x[1].clone()];
-            let stacked = vec![x[2].clone(), x[3].clone()];
+            let still = g.constant(noise(&[3], 50, false)).exp();
+            let carry = vec![still, x[0].clone(), x[1].clone()];
+            let still = g.constant(noise(&[4, 3], 51, false)).exp();
+            let stacked = vec![still, x[2].clone(), x[3].clone()];
             let policy = Policy::recompute();
             let (carry, ys) = if reverse {
                 g.scan_reverse(policy, carry, stacked, 4, body)
@@ -271,7 +275,7 @@ fn each_carry_input_output_and_capture_of_a_scan_has_its_own_place() {
                 g.scan(policy, carry, stacked, 4, body)
             };
             let weigh = |k: usize| &ys[k] * g.constant(noise(&[4, 3], 40 + k as u64, false));
-            &carry[0] * 0.7 + &carry[1] * 1.9 + (weigh(0) + weigh(2)).sum(&[0]) + weigh(1).sum(&[0])
+            &carry[1] * 0.7 + &carry[2] * 1.9 + (weigh(1) + weigh(3)).sum(&[0]) + weigh(2).sum(&[0])
         });
     }
 }
