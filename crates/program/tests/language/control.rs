@@ -248,7 +248,13 @@ fn a_tensor_of_another_program_has_no_cost_here() {
 #[test]
 fn each_carry_input_output_and_capture_of_a_scan_has_its_own_place() {
     let args: Vec<HostArray> = (0..6)
-        .map(|i| noise(if i < 2 || i > 3 { &[3] } else { &[4, 3] }, 20 + i, false))
+        .map(|i| {
+            noise(
+                if (2..=3).contains(&i) { &[4, 3] } else { &[3] },
+                20 + i,
+                false,
+            )
+        })
         .collect();
     for reverse in [false, true] {
         derivative("places", &args, |g, x| {
