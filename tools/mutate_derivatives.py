@@ -109,9 +109,10 @@ def prepare():
     for name in ["Cargo.toml", "Cargo.lock", "crates", "docs", "tests"]:
         source, to = ROOT / name, COPY / name
         if source.is_dir():
-            shutil.copytree(source, to, dirs_exist_ok=True)
+            # Not with the times of the originals: cargo would take a broken copy's build for theirs.
+            shutil.copytree(source, to, dirs_exist_ok=True, copy_function=shutil.copyfile)
         elif source.is_file():
-            shutil.copy2(source, to)
+            shutil.copyfile(source, to)
 
 
 def run(arguments):
