@@ -1,20 +1,12 @@
 #!/usr/bin/env python3
-"""Breaks the log-prob head in many small ways, in a copy, and checks that a test fails each time.
+"""Breaks the log-prob head in many small ways and checks that a test fails each time.
 
-Usage: tools/mutate_head.py [--only WORD] [--list]
+    tools/mutate_head.py [--only WORD] [--list]
 
-Each break names a file, a text that occurs there exactly once, and what replaces it. The copy lives in a temporary folder
-and builds into TARGET (by default a folder beside it). A break that does not compile counts as an error of this script,
-not as one that was found.
+Each break names a file, a text that occurs there exactly once, and what replaces it.
 """
 
-import argparse
-import os
-import pathlib
-import shutil
-import subprocess
-import sys
-import tempfile
+import mutants
 
 HEAD = "crates/nn/src/head/"
 # In the order of how fast they find things; the first failure ends the search.
@@ -103,57 +95,10 @@ BREAKS = [
      "self.temperature > 0.0 && self.temperature.is_finite()", "self.temperature >= 0.0"),
 ]
 
-
-def once(path, text, replacement):
-    source = path.read_text()
-    count = source.count(text)
-    if count != 1:
-        sys.exit(f"{path.name}: {count} times: {text}")
-    path.write_text(source.replace(text, replacement))
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="breaks whose description holds this word")
-    parser.add_argument("--list", action="store_true")
-    args = parser.parse_args()
-    chosen = [b for b in BREAKS if args.only in b[0]]
-    root = pathlib.Path(__file__).resolve().parent.parent
-    if args.list:
-        for what, *_ in chosen:
-            print(what)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        copy = pathlib.Path(folder) / "copy"
-        shutil.copytree(root, copy, ignore=shutil.ignore_patterns("target", ".git"))
-        environment = dict(os.environ, RUST_BACKTRACE="0")
-        environment["CARGO_TARGET_DIR"] = os.environ.get("TARGET", str(copy.parent / "target"))
-        survived = []
-        for what, file, text, replacement in chosen:
-            path = copy / HEAD / file
-            before = path.read_text()
-            once(path, text, replacement)
-            found = run(copy, environment)
-            path.write_text(before)
-            print(f"{'found' if found else 'SURVIVED'}: {what}{f' ({found})' if found else ''}", flush=True)
-            if not found:
-                survived.append(what)
-    print(f"{len(chosen) - len(survived)} of {len(chosen)} broken copies fail a test")
-    sys.exit(bool(survived))
-
-
-def run(copy, environment):
-    """The first test that fails."""
-    command = ["cargo", "test", "-q", "-p", "ferrotune-nn"]
-    built = subprocess.run(command + ["--no-run"], cwd=copy, env=environment, capture_output=True, text=True)
-    if built.returncode:
-        sys.exit("does not compile:\n" + built.stderr[-2000:])
-    for group in [["--lib"]] + [["--test", "head", "--", group] for group in GROUPS]:
-        done = subprocess.run(command + group, cwd=copy, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            names = (line.strip() for line in done.stdout.splitlines() if line.startswith("    "))
-            return next((name for name in names if "::" in name and " " not in name), group[-1])
-    return None
-
-
-main()
+TEST = ["cargo", "test", "-q", "-p", "ferrotune-nn"]
+mutants.main(
+    __doc__,
+    [mutants.replaced(what, HEAD + file, text, replacement) for what, file, text, replacement in BREAKS],
+    TEST + ["--no-run"],
+    [TEST + ["--lib"]] + [TEST + ["--test", "head", "--", group] for group in GROUPS],
+)

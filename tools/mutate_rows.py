@@ -3,25 +3,14 @@
 
     tools/mutate_rows.py [--only WORD] [--list]
 
-Works on a copy of the crate in target/mutants-rows, so that the tree is never touched. Each copy is one named fault from
-the list below: a field left where it was, a shift that is not rounded, chunks exchanged, a weight from the wrong mask. A
-copy that does not compile, or whose place is not found any more, is an error of this list. Survivors are listed: each
-needs a test. A copy that runs out of time has looped for ever and counts as found.
+Each copy is one named fault from the list below: a field left where it was, a shift that is not rounded, chunks
+exchanged, a weight from the wrong mask. Survivors are listed: each needs a test.
 """
 
-import argparse
-import os
-import pathlib
-import shutil
-import subprocess
-import sys
-import time
+import mutants
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-COPY = ROOT / "target" / "mutants-rows"
-TEST = ["cargo", "test", "-q", "--offline", "-p", "ferrotune-batch", "--lib", "--tests"]
-LIMIT_SECONDS = 300  # a copy may loop for ever
-FIRST_SECONDS = 3600  # the dependencies are built once
+SOURCES = "crates/batch/src/"
+TEST = ["cargo", "test", "-q", "-p", "ferrotune-batch", "--lib", "--tests"]
 
 # Name of the fault, file, what stands there, what the broken copy has instead.
 FAULTS = [
@@ -135,78 +124,9 @@ FAULTS = [
     ("lists longer than their room", "tile_lists.rs", "if tiles > capacity {", "if tiles > capacity + 1 {"),
 ]
 
-
-def prepare():
-    COPY.mkdir(parents=True, exist_ok=True)
-    for part in ["src", "tests"]:
-        shutil.rmtree(COPY / "crates/batch" / part, ignore_errors=True)
-    # New files to cargo, so that nothing of a run that was stopped is taken for built.
-    shutil.copytree(ROOT / "crates/batch", COPY / "crates/batch", dirs_exist_ok=True, copy_function=shutil.copyfile)
-    shutil.copy2(ROOT / "Cargo.lock", COPY / "Cargo.lock")
-    # A workspace of this crate alone.
-    manifest = (ROOT / "Cargo.toml").read_text().replace('default-members = ["crates/cli"]', "")
-    (COPY / "Cargo.toml").write_text(manifest)
-
-
-def run(arguments, limit=LIMIT_SECONDS):
-    environment = {
-        **os.environ,
-        "CARGO_TARGET_DIR": str(COPY / "target"),
-        "CARGO_PROFILE_DEV_DEBUG": "0",
-        "PROPTEST_MAX_SHRINK_ITERS": "0",
-        "PROPTEST_FAILURE_PERSISTENCE": "off",
-        "RUST_BACKTRACE": "0",
-    }
-    try:
-        done = subprocess.run(arguments, cwd=COPY, env=environment, capture_output=True, text=True, timeout=limit)
-        return done.returncode, done.stdout + done.stderr
-    except subprocess.TimeoutExpired:
-        return 1, "took too long"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="only faults whose name or file contains this")
-    parser.add_argument("--list", action="store_true", help="list the faults and stop")
-    arguments = parser.parse_args()
-    chosen = [fault for fault in FAULTS if arguments.only in fault[0] or arguments.only in fault[1]]
-    if arguments.list:
-        for name, file, _, _ in chosen:
-            print(f"{file}: {name}")
-        print(f"{len(chosen)} broken copies")
-        return 0
-    source = ROOT / "crates/batch/src"
-    for name, file, before, _ in chosen:
-        found = (source / file).read_text().count(before)
-        if found != 1:
-            sys.exit(f"{name}: its place is {found} times in {file}; mend the list")
-    prepare()
-    code, output = run(TEST, FIRST_SECONDS)
-    if code:
-        sys.exit("the tests fail before anything is broken:\n" + output[-2000:])
-    found, survived, unviable, began = 0, [], [], time.time()
-    for count, (name, file, before, after) in enumerate(chosen, 1):
-        path = COPY / "crates/batch/src" / file
-        original = path.read_text()
-        path.write_text(original.replace(before, after))
-        code, output = run(TEST)
-        path.write_text(original)
-        if "could not compile" in output:
-            unviable.append(f"{file}: {name}")
-            verdict = "does not compile"
-        elif code:
-            found, verdict = found + 1, "found"
-        else:
-            survived.append(f"{file}: {name}")
-            verdict = "SURVIVED"
-        print(f"[{count}/{len(chosen)} {time.time() - began:.0f} s] {verdict}: {file}: {name}", flush=True)
-    print(f"\n{found} of {len(chosen)} broken copies were found")
-    for name in survived:
-        print(f"survived: {name}")
-    for name in unviable:
-        print(f"does not compile: {name}")
-    return 0 if found == len(chosen) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+mutants.main(
+    __doc__,
+    [mutants.replaced(what, SOURCES + file, before, after) for what, file, before, after in FAULTS],
+    TEST + ["--no-run"],
+    [TEST],
+)

@@ -1,19 +1,22 @@
 //! The engine: state on the devices, and the calls that an orchestrator makes.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::path::Path;
+mod report;
+mod state;
+
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ferrotune_batch::Rows;
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::{HeadSettings, ParamSpec};
-use ferrotune_pjrt::{Client, MemoryStats};
+use ferrotune_pjrt::Client;
 use ferrotune_program::{Argument, Group, Layout, Leaf};
+
+pub use report::{Pending, Scores, UpdateReport};
 
 use crate::adamw::{self, AdamW};
 use crate::batch;
-use crate::checkpoint;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::step::{self, GradientProgram, ScoreProgram, Site, UpdateProgram};
@@ -69,66 +72,6 @@ pub struct Engine {
     score_programs: HashMap<(usize, usize), ScoreProgram>,
     update_program: Option<UpdateProgram>,
     step: u64,
-}
-
-/// What an update did, once the device has done it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct UpdateReport {
-    /// Updates made since the model was new, this one included.
-    pub step: u64,
-    /// Global norm of the gradient before clipping.
-    pub grad_norm: f64,
-    /// Whether the gradient was not finite, so that nothing was changed.
-    pub skipped: bool,
-    /// `loss` and the loss's own metrics, over all micro-batches of the update.
-    pub metrics: BTreeMap<String, f64>,
-}
-
-/// The report of an update that may still be running.
-#[derive(Debug)]
-pub struct Pending {
-    step: u64,
-    report: Group,
-    metrics: Group,
-}
-
-impl Pending {
-    /// Whether [`Self::read`] returns at once.
-    pub fn is_ready(&self) -> bool {
-        self.report.is_ready() && self.metrics.is_ready()
-    }
-
-    /// Waits for the update and returns its report.
-    ///
-    /// # Errors
-    /// The failure of any program of the step.
-    pub fn read(self) -> Result<UpdateReport, Error> {
-        let value = |a: &HostArray| f64::from(a.as_slice::<f32>()[0]);
-        let report = self.report.to_host()?;
-        let metrics = self.metrics.to_host()?;
-        let metrics = self
-            .metrics
-            .layout()
-            .names()
-            .map(str::to_owned)
-            .zip(metrics.iter().map(value))
-            .collect();
-        Ok(UpdateReport {
-            step: self.step,
-            grad_norm: value(&report[0]),
-            skipped: value(&report[1]) != 0.0,
-            metrics,
-        })
-    }
-}
-
-/// Scores of `[B,T]` rows, row-major; a value sits at its token's own place and is 0 where nothing is predicted.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scores {
-    /// Log-probability of each token given those before it in its document.
-    pub logprob: Vec<f32>,
-    /// Entropy of the distribution at that place, in nats.
-    pub entropy: Vec<f32>,
 }
 
 impl Engine {
@@ -351,130 +294,6 @@ impl Engine {
             logprob: host[0].as_slice::<f32>().to_vec(),
             entropy: host[1].as_slice::<f32>().to_vec(),
         })
-    }
-
-    /// The live parameters, in the order of [`ModelConfig::params`]. They cannot be updated while they are lent.
-    ///
-    /// # Errors
-    /// [`Error::StateLost`].
-    pub fn weights(&self) -> Result<&Group, Error> {
-        self.params.as_ref().ok_or(Error::StateLost)
-    }
-
-    /// Where the parameters are placed.
-    pub fn param_layout(&self) -> &Layout {
-        &self.param_layout
-    }
-
-    /// A copy of the parameters on the host.
-    ///
-    /// # Errors
-    /// [`Error::StateLost`], or the failure of the step that makes them.
-    pub fn params_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
-        Ok(self
-            .specs
-            .iter()
-            .cloned()
-            .zip(self.weights()?.to_host()?)
-            .collect())
-    }
-
-    /// A copy of the accumulated gradient on the host.
-    ///
-    /// # Errors
-    /// [`Error::NoGradient`], or the failure of the step that makes it.
-    pub fn gradients_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
-        let accumulation = self.accumulation.as_ref().ok_or(Error::NoGradient)?;
-        Ok(self
-            .specs
-            .iter()
-            .cloned()
-            .zip(accumulation.gradients.to_host()?)
-            .collect())
-    }
-
-    /// Time that [`Self::forward_backward`] has spent waiting for the device, which is not work of the host.
-    pub fn waited(&self) -> Duration {
-        self.waited
-    }
-
-    /// Updates made since the model was new.
-    pub fn step(&self) -> u64 {
-        self.step
-    }
-
-    /// The model.
-    pub fn model(&self) -> &ModelConfig {
-        &self.model
-    }
-
-    /// Global bytes of parameters, of optimizer state, and of one accumulation.
-    pub fn state_bytes(&self) -> [usize; 3] {
-        [
-            self.param_layout.bytes(),
-            self.state_layout.bytes(),
-            self.param_layout.bytes(),
-        ]
-    }
-
-    /// Name and per-device memory of every compiled program.
-    pub fn program_memory(&self) -> Vec<(String, MemoryStats)> {
-        let gradients = self.gradient_programs.values().map(|p| &p.program);
-        let scores = self.score_programs.values().map(|p| &p.program);
-        let update = self.update_program.iter().map(|p| &p.program);
-        gradients
-            .chain(scores)
-            .chain(update)
-            .map(|p| (p.name().to_owned(), p.memory()))
-            .collect()
-    }
-
-    /// Writes a checkpoint of parameters, optimizer state, step and the caller's `extra` to the folder `dir`.
-    ///
-    /// It appears under its name only when it is complete.
-    ///
-    /// # Errors
-    /// [`Error::MidAccumulation`], or the file that cannot be written.
-    pub fn save(&self, dir: &Path, extra: &serde_json::Value) -> Result<(), Error> {
-        if self.accumulation.is_some() {
-            return Err(Error::MidAccumulation);
-        }
-        let state = self.state.as_ref().ok_or(Error::StateLost)?;
-        checkpoint::write(
-            dir,
-            self.step,
-            extra,
-            &[("params", self.weights()?), ("optimizer", state)],
-        )
-    }
-
-    /// Takes over the state of a checkpoint and returns its `extra`. On an error nothing has changed.
-    ///
-    /// # Errors
-    /// [`Error::Absent`], [`Error::Corrupt`] or [`Error::Incompatible`], which are different answers.
-    pub fn restore(&mut self, dir: &Path) -> Result<serde_json::Value, Error> {
-        let (saved, mut groups) = checkpoint::read(
-            dir,
-            &[
-                ("params", &self.param_layout),
-                ("optimizer", &self.state_layout),
-            ],
-        )?;
-        let state = Group::upload(
-            &self.client,
-            &self.state_layout,
-            &groups.pop().expect("two groups were read"),
-        )?;
-        let params = Group::upload(
-            &self.client,
-            &self.param_layout,
-            &groups.pop().expect("two groups were read"),
-        )?;
-        self.params = Some(params);
-        self.state = Some(state);
-        self.accumulation = None;
-        self.step = saved.step;
-        Ok(saved.extra)
     }
 }
 

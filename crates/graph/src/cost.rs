@@ -2,7 +2,7 @@
 
 use crate::arena::{Arena, Graph, RegionId};
 use crate::liveness::Live;
-use crate::op::Cost;
+use crate::op::{Cost, CostContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -17,7 +17,11 @@ pub(crate) fn region(arena: &Arena, region: RegionId, live: &Live) -> Cost {
                 .iter()
                 .map(|v| arena.value_type(*v).clone())
                 .collect();
-            sum.plus(node.op.live_cost(arena, &inputs, &node.types, outputs))
+            let cx = CostContext {
+                arena,
+                live_outputs: outputs,
+            };
+            sum.plus(node.op.cost(&cx, &inputs, &node.types))
         })
 }
 

@@ -42,7 +42,7 @@ pub use emit::{Emitter, Lowered, Output};
 pub use ferrotune_pjrt::{
     Attribute, DType, HostArray, Kernel, KernelCall, Mesh, Module, Platform, Sharding,
 };
-pub use op::{Cost, Gradient, Op, Site, VjpContext};
+pub use op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 pub use ops::einsum::Precision;
 pub use ops::kernel::{Attributes, KernelRule};
 pub use remat::{Policy, Residual, Saved};

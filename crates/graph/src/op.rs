@@ -27,8 +27,8 @@ pub trait Op: fmt::Debug {
     /// Writes StableHLO and returns the names of the results.
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String>;
 
-    /// Work done by one execution; bodies of loops are counted with their trip counts.
-    fn cost(&self, arena: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost;
+    /// Work done by one execution for the results that are read; bodies of loops are counted with their trip counts.
+    fn cost(&self, cx: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost;
 
     /// Regions (loop bodies) that belong to this operation.
     fn regions(&self) -> Vec<RegionId> {
@@ -61,17 +61,6 @@ pub trait Op: fmt::Debug {
     /// What it keeps for its derivative when `live_outputs` are read.
     fn saved(&self, _arena: &Arena, _live_outputs: &[bool]) -> Vec<Saved> {
         Vec::new()
-    }
-
-    /// Work of one execution when only `live_outputs` are read. Operations with regions narrow this.
-    fn live_cost(
-        &self,
-        arena: &Arena,
-        inputs: &[TensorType],
-        outputs: &[TensorType],
-        _live_outputs: &[bool],
-    ) -> Cost {
-        self.cost(arena, inputs, outputs)
     }
 
     /// True when no cotangent passes, so that results do not count as depending on the operands.
@@ -112,12 +101,36 @@ pub struct VjpContext {
 }
 
 impl VjpContext {
+    /// The first `outputs` results that have a cotangent, by number.
+    pub(crate) fn given(&self, outputs: usize) -> Vec<usize> {
+        (0..outputs)
+            .filter(|i| self.cotangents[*i].is_some())
+            .collect()
+    }
+
+    /// An answer for some operands, by number; the others have none.
+    pub(crate) fn answer(&self, found: impl IntoIterator<Item = (usize, Tensor)>) -> Gradient {
+        let mut answer = vec![None; self.inputs.len()];
+        for (i, cotangent) in found {
+            answer[i] = Some(cotangent);
+        }
+        Gradient::Of(answer)
+    }
+
     /// Cotangent of the only result of a single-result operation.
     pub fn cotangent(&self) -> &Tensor {
         self.cotangents[0]
             .as_ref()
             .expect("the differentiator calls a rule only when some result has a cotangent")
     }
+}
+
+/// Where an operation stands when its work is counted.
+pub struct CostContext<'a> {
+    /// The program.
+    pub arena: &'a Arena,
+    /// Results that are read by somebody.
+    pub live_outputs: &'a [bool],
 }
 
 /// What a reverse-mode rule answers.

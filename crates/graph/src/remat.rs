@@ -254,6 +254,25 @@ impl Graph {
 }
 
 impl Arena {
+    /// What an operation keeps: `own` values, one for each of the hidden results `types`, of which some are read, then
+    /// those of the live nodes in its body.
+    pub(crate) fn kept(
+        &self,
+        own: &[Kept],
+        types: &[TensorType],
+        read: &[bool],
+        body: crate::RegionId,
+        live: &crate::liveness::Live,
+    ) -> Vec<Saved> {
+        let own = own.iter().zip(types).zip(read);
+        let own = own.filter(|(_, read)| **read).map(|((kept, ty), _)| Saved {
+            name: self.describe(kept.value),
+            ty: ty.clone(),
+            offload: kept.offload,
+        });
+        own.chain(self.saved(body, live)).collect()
+    }
+
     /// What the live nodes of a region keep, those of inner regions included.
     pub(crate) fn saved(
         &self,

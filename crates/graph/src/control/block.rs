@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::arena::{Arena, Graph, RegionId};
 use crate::emit::Emitter;
 use crate::liveness::Live;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::remat::{Kept, Policy, Saved, from_copies};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -36,9 +36,7 @@ impl Op for Block {
 
     fn vjp(&self, cx: &VjpContext) -> Gradient {
         let g = &cx.graph;
-        let given: Vec<usize> = (0..self.outputs)
-            .filter(|i| cx.cotangents[*i].is_some())
-            .collect();
+        let given = cx.given(self.outputs);
         let cotangents = given.iter().filter_map(|i| cx.cotangents[*i].as_ref());
         // The barrier ties the repetition to the cotangents: without it XLA would merge it with the first computation,
         // and everything would be kept after all.
@@ -51,11 +49,8 @@ impl Op for Block {
             given.iter().map(|i| &results[*i]).zip(cotangents).collect();
         let wanted: Vec<usize> = (0..operands.len()).filter(|i| cx.needs[*i]).collect();
         let wrt: Vec<&Tensor> = wanted.iter().map(|i| &operands[*i]).collect();
-        let mut answer = vec![None; cx.inputs.len()];
-        for (i, d) in wanted.iter().zip(g.vjp(&seeds, &wrt)) {
-            answer[*i] = Some(d);
-        }
-        Gradient::Of(answer)
+        let found = g.vjp(&seeds, &wrt);
+        cx.answer(wanted.iter().copied().zip(found))
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
@@ -63,32 +58,14 @@ impl Op for Block {
         out.inline(self.body, &site.inputs, &live, &site.live_outputs)
     }
 
-    fn cost(&self, arena: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        self.live_cost(arena, inputs, outputs, &vec![true; self.types.len()])
-    }
-
-    fn live_cost(
-        &self,
-        arena: &Arena,
-        _: &[TensorType],
-        _: &[TensorType],
-        live_outputs: &[bool],
-    ) -> Cost {
-        crate::cost::region(arena, self.body, &self.live(arena, live_outputs))
+    fn cost(&self, cx: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
+        crate::cost::region(cx.arena, self.body, &self.live(cx.arena, cx.live_outputs))
     }
 
     fn saved(&self, arena: &Arena, live_outputs: &[bool]) -> Vec<Saved> {
-        let own = self.kept.iter().enumerate();
-        let mut saved: Vec<Saved> = own
-            .filter(|(i, _)| live_outputs[self.outputs + i])
-            .map(|(i, kept)| Saved {
-                name: arena.describe(kept.value),
-                ty: self.types[self.outputs + i].clone(),
-                offload: kept.offload,
-            })
-            .collect();
-        saved.extend(arena.saved(self.body, &self.live(arena, live_outputs)));
-        saved
+        let live = self.live(arena, live_outputs);
+        let (types, read) = (&self.types[self.outputs..], &live_outputs[self.outputs..]);
+        arena.kept(&self.kept, types, read, self.body, &live)
     }
 
     fn verify(&self, arena: &Arena, inputs: &[TensorType]) -> Result<(), String> {

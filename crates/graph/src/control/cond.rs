@@ -8,7 +8,7 @@ use crate::arena::{Arena, Graph, RegionId};
 use crate::control::check_equal;
 use crate::emit::{Emitter, bundle_names};
 use crate::liveness::Live;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -39,9 +39,7 @@ impl Op for Cond {
 
     fn vjp(&self, cx: &VjpContext) -> Gradient {
         let g = &cx.graph;
-        let given: Vec<usize> = (0..self.types.len())
-            .filter(|i| cx.cotangents[*i].is_some())
-            .collect();
+        let given = cx.given(self.types.len());
         let wanted: Vec<usize> = (1..cx.inputs.len()).filter(|i| cx.needs[*i]).collect();
         // The branch that was taken is repeated and walked back; what only the other one read gets zeros.
         let pull_back = |branch: usize| {
@@ -68,11 +66,7 @@ impl Op for Cond {
             answer.collect::<Vec<Tensor>>()
         };
         let found = g.cond(&cx.inputs[0], || pull_back(0), || pull_back(1));
-        let mut answer = vec![None; cx.inputs.len()];
-        for (i, d) in wanted.into_iter().zip(found) {
-            answer[i] = Some(d);
-        }
-        Gradient::Of(answer)
+        cx.answer(wanted.into_iter().zip(found))
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
@@ -113,21 +107,11 @@ impl Op for Cond {
         site.live_outputs.iter().map(name).collect()
     }
 
-    fn cost(&self, arena: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        self.live_cost(arena, inputs, outputs, &vec![true; self.types.len()])
-    }
-
-    fn live_cost(
-        &self,
-        arena: &Arena,
-        _: &[TensorType],
-        _: &[TensorType],
-        live_outputs: &[bool],
-    ) -> Cost {
+    fn cost(&self, cx: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         // Which branch is taken is not known: the dearer one is counted.
         let [a, b] = self.branches.map(|branch| {
-            let live = Live::of_results(arena, branch, live_outputs);
-            crate::cost::region(arena, branch, &live)
+            let live = Live::of_results(cx.arena, branch, cx.live_outputs);
+            crate::cost::region(cx.arena, branch, &live)
         });
         if a.flops >= b.flops { a } else { b }
     }

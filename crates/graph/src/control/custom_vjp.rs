@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use crate::arena::{Arena, Graph, RegionId};
 use crate::emit::Emitter;
 use crate::liveness::Live;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -69,19 +69,9 @@ impl Op for CustomVjp {
         out.inline(self.forward, operands, &live, &site.live_outputs)
     }
 
-    fn cost(&self, arena: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        self.live_cost(arena, inputs, outputs, &vec![true; self.types.len()])
-    }
-
-    fn live_cost(
-        &self,
-        arena: &Arena,
-        _: &[TensorType],
-        _: &[TensorType],
-        live_outputs: &[bool],
-    ) -> Cost {
-        let live = Live::of_results(arena, self.forward, live_outputs);
-        crate::cost::region(arena, self.forward, &live)
+    fn cost(&self, cx: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
+        let live = Live::of_results(cx.arena, self.forward, cx.live_outputs);
+        crate::cost::region(cx.arena, self.forward, &live)
     }
 
     fn saved(&self, arena: &Arena, live_outputs: &[bool]) -> Vec<crate::Saved> {

@@ -8,7 +8,7 @@ use crate::arena::{Arena, Graph, RegionId, Value};
 use crate::control::check_equal;
 use crate::emit::{Emitter, bundle_names};
 use crate::liveness::Live;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -102,11 +102,11 @@ impl Op for While {
         bundle_names(&result, self.state)
     }
 
-    fn cost(&self, arena: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, cx: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         // The number of steps is not known: one step is counted.
         let work = |region: RegionId| {
-            let live = Live::of(arena, region, &arena.regions[region].results);
-            crate::cost::region(arena, region, &live)
+            let live = Live::of(cx.arena, region, &cx.arena.regions[region].results);
+            crate::cost::region(cx.arena, region, &live)
         };
         work(self.body).plus(work(self.condition))
     }

@@ -2,9 +2,8 @@
 
 use ferrotune_pjrt::DType;
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::compare::order_of;
 use crate::ops::reduce::{Kind, without};
 use crate::tensor::Tensor;
@@ -91,7 +90,7 @@ impl Op for ArgExtreme {
         vec![results[1].clone()]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let reductions = inputs[0].elements() - outputs[0].elements();
         Cost {
             flops: REDUCER_FLOPS * reductions as f64,

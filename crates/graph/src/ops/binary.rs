@@ -3,9 +3,8 @@
 //! In a rule `g` is the cotangent, `a` and `b` the operands and `y` the result. Operands are broadcast before they reach
 //! the operation, so that the rules never see unequal dimensions.
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::same_dtype;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -67,7 +66,7 @@ impl Op for Binary {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let n = outputs[0].elements() as f64;
         let work = Cost::movement(inputs, outputs);
         if self.0.transcendental {

@@ -7,10 +7,9 @@
 
 use ferrotune_pjrt::{DType, Mesh};
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
 use crate::literal;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -190,7 +189,7 @@ impl Op for Collective {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let others = (self.group - 1) as f64 / self.group as f64;
         let (read, written) = (inputs[0].bytes() as f64, outputs[0].bytes() as f64);
         let (sent, added) = match &self.kind {

@@ -2,9 +2,8 @@
 
 use ferrotune_pjrt::DType;
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::same_dtype;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -50,7 +49,7 @@ impl Op for Compare {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::elementwise(1.0, inputs, outputs)
     }
 }
@@ -97,7 +96,7 @@ impl Op for Select {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::elementwise(1.0, inputs, outputs)
     }
 }
@@ -128,7 +127,7 @@ impl Op for IsFinite {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::elementwise(1.0, inputs, outputs)
     }
 }

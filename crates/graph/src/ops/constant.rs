@@ -2,10 +2,10 @@
 
 use ferrotune_pjrt::{DType, HostArray};
 
-use crate::arena::{Arena, Graph};
+use crate::arena::Graph;
 use crate::emit::Emitter;
 use crate::literal;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -37,7 +37,7 @@ impl Op for Full {
         vec![out.assign(format!("stablehlo.constant dense<{literal}> : {}", self.ty))]
     }
 
-    fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         Cost::default()
     }
 
@@ -76,7 +76,7 @@ impl Op for Iota {
         vec![out.assign(format!("stablehlo.iota dim = {} : {}", self.axis, self.ty))]
     }
 
-    fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         Cost::default()
     }
 
@@ -112,7 +112,7 @@ impl Op for Array {
         ))]
     }
 
-    fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         Cost::default()
     }
 

@@ -6,9 +6,8 @@
 
 use ferrotune_pjrt::DType;
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::reduce::Kind;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -111,7 +110,7 @@ impl Op for Cumulative {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::elementwise(1.0, inputs, outputs)
     }
 }

@@ -2,9 +2,8 @@
 
 use ferrotune_pjrt::DType;
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::list;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -68,7 +67,7 @@ impl Op for DynamicSlice {
         ))]
     }
 
-    fn cost(&self, _: &Arena, _: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, _: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost {
             bytes: 2.0 * outputs[0].bytes() as f64,
             ..Cost::default()
@@ -120,7 +119,7 @@ impl Op for DynamicUpdateSlice {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], _: &[TensorType]) -> Cost {
         Cost {
             bytes: 2.0 * inputs[1].bytes() as f64,
             ..Cost::default()

@@ -5,9 +5,9 @@
 
 use ferrotune_pjrt::DType;
 
-use crate::arena::{Arena, Graph};
+use crate::arena::Graph;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::einsum_text::Operand;
 use crate::ops::same_dtype;
 use crate::tensor::Tensor;
@@ -180,7 +180,7 @@ impl Op for Einsum {
         ]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let summed: usize = self
             .contracted()
             .iter()

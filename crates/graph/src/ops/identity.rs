@@ -4,7 +4,7 @@ use ferrotune_pjrt::Sharding;
 
 use crate::arena::{Arena, Graph};
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -31,7 +31,7 @@ impl Op for Named {
         site.inputs.clone()
     }
 
-    fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         Cost::default()
     }
 
@@ -60,7 +60,7 @@ impl Op for StopGradient {
         site.inputs.clone()
     }
 
-    fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         Cost::default()
     }
 
@@ -94,7 +94,7 @@ impl Op for Recall {
         vec![site.inputs[1].clone()]
     }
 
-    fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         Cost::default()
     }
 
@@ -132,7 +132,7 @@ impl Op for Barrier {
         )
     }
 
-    fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         Cost::default()
     }
 }
@@ -172,7 +172,7 @@ impl Op for Constraint {
         ))]
     }
 
-    fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         Cost::default()
     }
 }

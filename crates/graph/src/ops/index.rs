@@ -6,7 +6,7 @@
 
 use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -89,7 +89,7 @@ impl Op for Take {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost {
             bytes: (inputs[1].bytes() + 2 * outputs[0].bytes()) as f64,
             ..Cost::default()
@@ -143,7 +143,7 @@ impl Op for ScatterAdd {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost {
             flops: inputs[2].elements() as f64,
             ..Cost::movement(inputs, outputs)
@@ -179,8 +179,8 @@ impl Op for PermuteRows {
         Take { axis: 0 }.emit(out, site)
     }
 
-    fn cost(&self, arena: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Take { axis: 0 }.cost(arena, inputs, outputs)
+    fn cost(&self, cx: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Take { axis: 0 }.cost(cx, inputs, outputs)
     }
 
     fn live_inputs(&self, _: &Arena, _: &[bool], _: usize) -> Vec<bool> {

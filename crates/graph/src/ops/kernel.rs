@@ -9,7 +9,7 @@ use ferrotune_pjrt::{Attribute, Kernel, Platform};
 use crate::arena::{Arena, Graph, RegionId};
 use crate::emit::Emitter;
 use crate::liveness::Live;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::list;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -112,7 +112,7 @@ impl Op for KernelCall {
         out.inline(self.portable, &site.inputs, &live, &site.live_outputs)
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         (self.rule.cost)(&inputs[..self.operands], outputs)
     }
 

@@ -1,8 +1,7 @@
 //! Parameters: arguments of the program and of loop bodies.
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor_type::TensorType;
 
 /// The `index`-th parameter of its region.
@@ -32,7 +31,7 @@ impl Op for Param {
         )
     }
 
-    fn cost(&self, _: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
         Cost::default()
     }
 }

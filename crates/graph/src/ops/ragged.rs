@@ -10,9 +10,9 @@
 
 use ferrotune_pjrt::{DType, Platform};
 
-use crate::arena::{Arena, Graph, RegionId};
+use crate::arena::{Graph, RegionId};
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::einsum_text::summed_in;
 use crate::ops::inline::Body;
 use crate::ops::ragged_tiles::Tiles;
@@ -152,7 +152,7 @@ impl Op for Ragged {
         self.portable.emit(out, &site.inputs, &site.live_outputs)
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let matrix = if self.form == Form::Outer {
             &outputs[0]
         } else {

@@ -2,10 +2,9 @@
 
 use ferrotune_pjrt::DType;
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
 use crate::literal;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::list;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -127,7 +126,7 @@ impl Op for Reduce {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost {
             flops: inputs[0].elements().saturating_sub(outputs[0].elements()) as f64,
             ..Cost::movement(inputs, outputs)

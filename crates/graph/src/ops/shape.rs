@@ -1,8 +1,7 @@
 //! Operations that rearrange dimensions: broadcast, reshape, transpose.
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::list;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -58,7 +57,7 @@ impl Op for Broadcast {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::movement(inputs, outputs)
     }
 }
@@ -96,7 +95,7 @@ impl Op for Reshape {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::movement(inputs, outputs)
     }
 }
@@ -146,7 +145,7 @@ impl Op for Transpose {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::movement(inputs, outputs)
     }
 }

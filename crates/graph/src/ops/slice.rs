@@ -1,8 +1,7 @@
 //! Parts and joins at static places: slice, pad, concatenate, reverse.
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::{list, same_dtype};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -58,7 +57,7 @@ impl Op for Slice {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::movement(inputs, outputs)
     }
 }
@@ -113,7 +112,7 @@ impl Op for Pad {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::movement(inputs, outputs)
     }
 }
@@ -173,7 +172,7 @@ impl Op for Concatenate {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::movement(inputs, outputs)
     }
 }
@@ -206,7 +205,7 @@ impl Op for Reverse {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::movement(inputs, outputs)
     }
 }

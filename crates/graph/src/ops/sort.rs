@@ -4,7 +4,7 @@ use ferrotune_pjrt::DType;
 
 use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::compare::order_of;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -80,7 +80,7 @@ impl Op for Sort {
         answer
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let depth = inputs[0].dims[self.axis].max(2) as f64;
         Cost::elementwise(depth.log2().ceil(), inputs, outputs)
     }

@@ -2,9 +2,8 @@
 
 use ferrotune_pjrt::DType;
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -53,7 +52,7 @@ impl Op for TopK {
         )
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let depth = (self.k.max(2) as f64).log2().ceil();
         Cost {
             flops: inputs[0].elements() as f64 * depth,

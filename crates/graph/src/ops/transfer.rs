@@ -2,9 +2,8 @@
 
 use ferrotune_pjrt::Platform;
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -46,7 +45,7 @@ impl Op for Transfer {
         ))]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::movement(inputs, outputs)
     }
 }

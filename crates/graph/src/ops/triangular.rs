@@ -18,9 +18,9 @@
 use ferrotune_pjrt::DType;
 
 use crate::Precision;
-use crate::arena::{Arena, RegionId};
+use crate::arena::RegionId;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::inline::Body;
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -56,8 +56,8 @@ impl Op for SolveUnitLower {
         self.body.emit(out, &site.inputs, &site.live_outputs)
     }
 
-    fn cost(&self, arena: &Arena, _: &[TensorType], _: &[TensorType]) -> Cost {
-        self.body.cost(arena)
+    fn cost(&self, cx: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
+        self.body.cost(cx.arena)
     }
 
     fn regions(&self) -> Vec<RegionId> {

@@ -6,9 +6,8 @@ use std::f64::consts::FRAC_2_SQRT_PI;
 
 use ferrotune_pjrt::DType;
 
-use crate::arena::Arena;
 use crate::emit::Emitter;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
 
@@ -71,7 +70,7 @@ impl Op for Unary {
         })]
     }
 
-    fn cost(&self, _: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+    fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let n = outputs[0].elements() as f64;
         let work = Cost::movement(inputs, outputs);
         if self.0.transcendental {

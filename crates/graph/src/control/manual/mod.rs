@@ -27,7 +27,7 @@ use ferrotune_pjrt::Sharding;
 use crate::arena::{Arena, Graph, RegionId, Value};
 use crate::emit::Emitter;
 use crate::liveness::Live;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::remat::{Kept, Saved};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -165,29 +165,15 @@ impl Op for Manual {
             self.walk_back(g, &operands, kept, &given, &wanted)
         });
 
-        let mut answer: Vec<Option<Tensor>> = vec![None; cx.inputs.len()];
-        for (i, cotangent) in wanted.into_iter().zip(found) {
-            answer[i] = Some(cotangent);
-        }
-        Gradient::Of(answer)
+        cx.answer(wanted.into_iter().zip(found))
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         self.write(out, site)
     }
 
-    fn cost(&self, arena: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        self.live_cost(arena, inputs, outputs, &vec![true; self.types.len()])
-    }
-
-    fn live_cost(
-        &self,
-        arena: &Arena,
-        _: &[TensorType],
-        _: &[TensorType],
-        live_outputs: &[bool],
-    ) -> Cost {
-        let one = crate::cost::region(arena, self.body, &self.live(arena, live_outputs));
+    fn cost(&self, cx: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
+        let one = crate::cost::region(cx.arena, self.body, &self.live(cx.arena, cx.live_outputs));
         Cost {
             collective_bytes: one.collective_bytes,
             ..one.times(self.devices)
@@ -195,17 +181,9 @@ impl Op for Manual {
     }
 
     fn saved(&self, arena: &Arena, live_outputs: &[bool]) -> Vec<Saved> {
-        let own = self.kept.iter().enumerate();
-        let mut saved: Vec<Saved> = own
-            .filter(|(i, _)| live_outputs[self.outputs + i])
-            .map(|(i, kept)| Saved {
-                name: arena.describe(kept.value),
-                ty: self.types[self.outputs + i].clone(),
-                offload: false,
-            })
-            .collect();
-        saved.extend(arena.saved(self.body, &self.live(arena, live_outputs)));
-        saved
+        let live = self.live(arena, live_outputs);
+        let (types, read) = (&self.types[self.outputs..], &live_outputs[self.outputs..]);
+        arena.kept(&self.kept, types, read, self.body, &live)
     }
 
     fn verify(&self, arena: &Arena, inputs: &[TensorType]) -> Result<(), String> {

@@ -96,16 +96,10 @@ impl Scan {
             },
         );
 
-        let mut answer: Vec<Option<Tensor>> = vec![None; cx.inputs.len()];
-        for (k, i) in float_carries.iter().enumerate() {
-            answer[*i] = Some(sums[k].clone());
-        }
-        for (k, i) in wanted_captures.iter().enumerate() {
-            answer[c + x + i] = Some(sums[float_carries.len() + k].clone());
-        }
-        for (k, i) in wanted_inputs.iter().enumerate() {
-            answer[c + i] = Some(d_inputs[k].clone());
-        }
-        Gradient::Of(answer)
+        // The sums are those of the carry, then those of captures.
+        let places = float_carries.into_iter();
+        let places = places.chain(wanted_captures.into_iter().map(|i| c + x + i));
+        let inputs = wanted_inputs.into_iter().map(|i| c + i).zip(d_inputs);
+        cx.answer(places.zip(sums).chain(inputs))
     }
 }

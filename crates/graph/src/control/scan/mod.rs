@@ -13,7 +13,7 @@ use crate::arena::{Arena, Graph, RegionId, Value};
 use crate::control::check_equal;
 use crate::emit::Emitter;
 use crate::liveness::Live;
-use crate::op::{Cost, Gradient, Op, Site, VjpContext};
+use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::remat::{Kept, Policy, Saved};
 use crate::tensor::Tensor;
 use crate::tensor_type::TensorType;
@@ -89,35 +89,16 @@ impl Op for Scan {
         self.write(out, site)
     }
 
-    fn cost(&self, arena: &Arena, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        self.live_cost(arena, inputs, outputs, &vec![true; self.types.len()])
-    }
-
-    fn live_cost(
-        &self,
-        arena: &Arena,
-        _: &[TensorType],
-        _: &[TensorType],
-        live_outputs: &[bool],
-    ) -> Cost {
-        let plan = self.plan(arena, live_outputs);
-        crate::cost::region(arena, self.body, &plan.live).times(self.length)
+    fn cost(&self, cx: &CostContext<'_>, _: &[TensorType], _: &[TensorType]) -> Cost {
+        let plan = self.plan(cx.arena, cx.live_outputs);
+        crate::cost::region(cx.arena, self.body, &plan.live).times(self.length)
     }
 
     fn saved(&self, arena: &Arena, live_outputs: &[bool]) -> Vec<Saved> {
         let hidden = self.carries + self.outputs;
-        let own = self.kept.iter().enumerate();
-        let mut saved: Vec<Saved> = own
-            .filter(|(i, _)| live_outputs[hidden + i])
-            .map(|(i, kept)| Saved {
-                name: arena.describe(kept.value),
-                ty: self.types[hidden + i].clone(),
-                offload: kept.offload,
-            })
-            .collect();
-        let plan = self.plan(arena, live_outputs);
-        saved.extend(arena.saved(self.body, &plan.live));
-        saved
+        let live = self.plan(arena, live_outputs).live;
+        let (types, read) = (&self.types[hidden..], &live_outputs[hidden..]);
+        arena.kept(&self.kept, types, read, self.body, &live)
     }
 
     fn verify(&self, arena: &Arena, inputs: &[TensorType]) -> Result<(), String> {

@@ -1,0 +1,140 @@
+//! The engine's state, read, saved and restored.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ferrotune_graph::HostArray;
+use ferrotune_models::ModelConfig;
+use ferrotune_nn::ParamSpec;
+use ferrotune_pjrt::MemoryStats;
+use ferrotune_program::{Group, Layout};
+
+use super::Engine;
+use crate::checkpoint;
+use crate::error::Error;
+
+impl Engine {
+    /// The live parameters, in the order of [`ModelConfig::params`]. They cannot be updated while they are lent.
+    ///
+    /// # Errors
+    /// [`Error::StateLost`].
+    pub fn weights(&self) -> Result<&Group, Error> {
+        self.params.as_ref().ok_or(Error::StateLost)
+    }
+
+    /// Where the parameters are placed.
+    pub fn param_layout(&self) -> &Layout {
+        &self.param_layout
+    }
+
+    /// A copy of the parameters on the host.
+    ///
+    /// # Errors
+    /// [`Error::StateLost`], or the failure of the step that makes them.
+    pub fn params_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
+        Ok(self
+            .specs
+            .iter()
+            .cloned()
+            .zip(self.weights()?.to_host()?)
+            .collect())
+    }
+
+    /// A copy of the accumulated gradient on the host.
+    ///
+    /// # Errors
+    /// [`Error::NoGradient`], or the failure of the step that makes it.
+    pub fn gradients_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
+        let accumulation = self.accumulation.as_ref().ok_or(Error::NoGradient)?;
+        Ok(self
+            .specs
+            .iter()
+            .cloned()
+            .zip(accumulation.gradients.to_host()?)
+            .collect())
+    }
+
+    /// Time that [`Self::forward_backward`] has spent waiting for the device, which is not work of the host.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Updates made since the model was new.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The model.
+    pub fn model(&self) -> &ModelConfig {
+        &self.model
+    }
+
+    /// Global bytes of parameters, of optimizer state, and of one accumulation.
+    pub fn state_bytes(&self) -> [usize; 3] {
+        [
+            self.param_layout.bytes(),
+            self.state_layout.bytes(),
+            self.param_layout.bytes(),
+        ]
+    }
+
+    /// Name and per-device memory of every compiled program.
+    pub fn program_memory(&self) -> Vec<(String, MemoryStats)> {
+        let gradients = self.gradient_programs.values().map(|p| &p.program);
+        let scores = self.score_programs.values().map(|p| &p.program);
+        let update = self.update_program.iter().map(|p| &p.program);
+        gradients
+            .chain(scores)
+            .chain(update)
+            .map(|p| (p.name().to_owned(), p.memory()))
+            .collect()
+    }
+
+    /// Writes a checkpoint of parameters, optimizer state, step and the caller's `extra` to the folder `dir`.
+    ///
+    /// It appears under its name only when it is complete.
+    ///
+    /// # Errors
+    /// [`Error::MidAccumulation`], or the file that cannot be written.
+    pub fn save(&self, dir: &Path, extra: &serde_json::Value) -> Result<(), Error> {
+        if self.accumulation.is_some() {
+            return Err(Error::MidAccumulation);
+        }
+        let state = self.state.as_ref().ok_or(Error::StateLost)?;
+        checkpoint::write(
+            dir,
+            self.step,
+            extra,
+            &[("params", self.weights()?), ("optimizer", state)],
+        )
+    }
+
+    /// Takes over the state of a checkpoint and returns its `extra`. On an error nothing has changed.
+    ///
+    /// # Errors
+    /// [`Error::Absent`], [`Error::Corrupt`] or [`Error::Incompatible`], which are different answers.
+    pub fn restore(&mut self, dir: &Path) -> Result<serde_json::Value, Error> {
+        let (saved, mut groups) = checkpoint::read(
+            dir,
+            &[
+                ("params", &self.param_layout),
+                ("optimizer", &self.state_layout),
+            ],
+        )?;
+        let state = Group::upload(
+            &self.client,
+            &self.state_layout,
+            &groups.pop().expect("two groups were read"),
+        )?;
+        let params = Group::upload(
+            &self.client,
+            &self.param_layout,
+            &groups.pop().expect("two groups were read"),
+        )?;
+        self.params = Some(params);
+        self.state = Some(state);
+        self.accumulation = None;
+        self.step = saved.step;
+        Ok(saved.extra)
+    }
+}
