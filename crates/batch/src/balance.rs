@@ -25,6 +25,9 @@ impl Balance {
     /// The sum over micro-batches of the work of the shard that has most, with `work` for each row.
     ///
     /// Rows are cut as [`Rows::micro_batches`](crate::Rows::micro_batches) cuts them.
+    ///
+    /// # Panics
+    /// When there are no shards, or fewer rows in a micro-batch than shards: the assembler refuses such settings.
     pub fn slowest(&self, work: &[u64]) -> u64 {
         let per_shard = self.rows_per_micro_batch / self.shards;
         let micro_batches = work.chunks(self.rows_per_micro_batch);

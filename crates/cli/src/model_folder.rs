@@ -57,12 +57,7 @@ pub(crate) fn scoring_engine(
         policy: Policy::recompute(),
         head,
         temperature: 1.0,
-        adamw: AdamW {
-            beta1: 0.9,
-            beta2: 0.999,
-            eps: 1e-8,
-            weight_decay: 0.0,
-        },
+        adamw: AdamW::default(),
         max_grad_norm: f64::INFINITY,
     };
     Engine::new(

@@ -16,6 +16,18 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
+/// The settings of Kingma and Ba, "Adam" (2015), algorithm 1, without decay.
+impl Default for AdamW {
+    fn default() -> Self {
+        Self {
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.0,
+        }
+    }
+}
+
 /// Names of the arrays of the optimizer state for parameters of the given names: first moments, second moments, and the
 /// number of updates made.
 pub(crate) fn state_leaves(params: &[Leaf]) -> Vec<Leaf> {

@@ -114,12 +114,7 @@ impl Bench {
             policy: Policy::keep_dots(),
             head: head(HeadMode::Fused, args.rows * args.width / args.fsdp, &model),
             temperature: 1.0,
-            adamw: AdamW {
-                beta1: 0.9,
-                beta2: 0.999,
-                eps: 1e-8,
-                weight_decay: 0.0,
-            },
+            adamw: AdamW::default(),
             max_grad_norm: 1.0,
         };
         let mut engine = Engine::new(

@@ -144,6 +144,20 @@ impl Documents {
     }
 }
 
+/// `x + by · direction`
+pub(crate) fn moved(x: &HostArray, direction: &HostArray, by: f32) -> HostArray {
+    let pairs = x.as_slice::<f32>().iter().zip(direction.as_slice::<f32>());
+    let values: Vec<f32> = pairs.map(|(x, d)| x + by * d).collect();
+    HostArray::from_slice(x.dims(), &values).unwrap()
+}
+
+/// How fast a function with this gradient changes along a direction.
+pub(crate) fn slope(gradient: &HostArray, direction: &HostArray) -> f64 {
+    let pairs = gradient.as_slice::<f32>().iter();
+    let pairs = pairs.zip(direction.as_slice::<f32>());
+    pairs.map(|(g, d)| f64::from(*g) * f64::from(*d)).sum()
+}
+
 pub(crate) fn largest(values: &[f32]) -> f64 {
     values.iter().fold(0.0, |m, v| m.max(f64::from(v.abs())))
 }

@@ -3,7 +3,7 @@
 use ferrotune_graph::{Graph, HostArray, Tensor};
 use ferrotune_nn::{DeltaInputs, Sequence, delta_step, gated_delta_rule};
 
-use crate::check::{Documents, Function, Noise, largest};
+use crate::check::{Documents, Function, Noise, largest, moved, slope};
 
 const KEY_HEADS: usize = 2;
 const VALUE_HEADS: usize = 2; // of each key head
@@ -200,23 +200,14 @@ fn gradients_are_those_of_finite_differences_and_reach_no_other_document() {
         // Along random directions: single elements would drown in the rounding of f32.
         for _ in 0..4 {
             let direction = noise.array(args[i].dims(), -1.0, 1.0);
-            let moved = |by: f32| {
+            let at_moved = |by: f32| {
                 let mut changed = args.clone();
-                let pairs = args[i]
-                    .as_slice::<f32>()
-                    .iter()
-                    .zip(direction.as_slice::<f32>());
-                let values: Vec<f32> = pairs.map(|(x, d)| x + by * d).collect();
-                changed[i] = HostArray::from_slice(args[i].dims(), &values).unwrap();
+                changed[i] = moved(&args[i], &direction, by);
                 at(&changed)
             };
             let step = 1e-2;
-            let expected = (moved(step) - moved(-step)) / (2.0 * f64::from(step));
-            let pairs = gradient
-                .as_slice::<f32>()
-                .iter()
-                .zip(direction.as_slice::<f32>());
-            let slope: f64 = pairs.map(|(g, d)| f64::from(*g) * f64::from(*d)).sum();
+            let expected = (at_moved(step) - at_moved(-step)) / (2.0 * f64::from(step));
+            let slope = slope(gradient, &direction);
             let size = largest(gradient.as_slice::<f32>());
             assert!(
                 (slope - expected).abs() < 3e-3 * (1.0 + expected.abs() + size),

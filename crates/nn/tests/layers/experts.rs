@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ferrotune_graph::{DType, Graph, HostArray, Tensor};
 use ferrotune_nn::{Params, Routing, mix_experts};
 
-use crate::check::{Function, Noise};
+use crate::check::{Function, Noise, moved, slope};
 
 const TOKENS: usize = 19;
 const WIDTH: usize = 6;
@@ -220,26 +220,14 @@ fn gradients_are_those_of_finite_differences() {
     for (i, gradient) in slopes.run(&args).iter().enumerate() {
         assert_eq!(gradient.dtype(), DType::F32);
         let direction = noise.array(args[i].dims(), -1.0, 1.0);
-        let moved = |by: f32| {
+        let at_moved = |by: f32| {
             let mut changed = args.clone();
-            let pairs = args[i]
-                .as_slice::<f32>()
-                .iter()
-                .zip(direction.as_slice::<f32>());
-            changed[i] = HostArray::from_slice(
-                args[i].dims(),
-                &pairs.map(|(x, d)| x + by * d).collect::<Vec<f32>>(),
-            )
-            .unwrap();
+            changed[i] = moved(&args[i], &direction, by);
             at(&changed)
         };
         let step = 2e-3; // small, so that no token changes its experts
-        let expected = (moved(step) - moved(-step)) / (2.0 * f64::from(step));
-        let pairs = gradient
-            .as_slice::<f32>()
-            .iter()
-            .zip(direction.as_slice::<f32>());
-        let slope: f64 = pairs.map(|(g, d)| f64::from(*g) * f64::from(*d)).sum();
+        let expected = (at_moved(step) - at_moved(-step)) / (2.0 * f64::from(step));
+        let slope = slope(gradient, &direction);
         assert!(
             (slope - expected).abs() < 5e-3 * (1.0 + expected.abs()),
             "input {i}: {slope}, differences say {expected}"
