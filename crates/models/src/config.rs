@@ -2,10 +2,12 @@
 //!
 //! A setting that would change the numbers and is not supported is an error, and all of them are listed together. Settings that
 //! change nothing here (token ids, cache flags, the library version) are kept in the text and otherwise left alone.
-//! Old (`rope_theta`) and new (`rope_parameters`) spellings are read. No tensors here.
+//! Old (`rope_theta`) and new (`rope_parameters`) spellings are read, and the text part of multimodal models. No tensors here.
 
 mod family;
 mod fields;
+mod layers;
+mod parts;
 mod rope;
 #[cfg(test)]
 mod tests;
@@ -13,10 +15,13 @@ mod tests;
 use std::path::Path;
 
 use ferrotune_pjrt::DType;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub use self::family::Family;
 use self::fields::{Fields, brief};
+pub use self::layers::{Feed, LayerKind, Mixer, Stack};
+pub use self::parts::{DeltaSizes, ExpertSizes};
+pub use self::rope::{Rotary, RotaryScaling};
 use crate::error::{Error, Result};
 
 /// Name of the configuration file in a model folder.
@@ -32,7 +37,7 @@ pub struct ModelConfig {
     pub vocab_size: usize,
     /// `D`: width of the residual stream.
     pub hidden_size: usize,
-    /// `F`: width of the feed-forward block.
+    /// `F`: width of the feed-forward block of layers without experts.
     pub intermediate_size: usize,
     /// `L`: decoder layers.
     pub num_hidden_layers: usize,
@@ -44,8 +49,22 @@ pub struct ModelConfig {
     pub head_dim: usize,
     /// Added to the mean square in every norm.
     pub rms_norm_eps: f64,
-    /// Base of the rotary frequencies.
-    pub rope_theta: f64,
+    /// How positions turn queries and keys.
+    pub rotary: Rotary,
+    /// Whether queries, keys and values have biases.
+    pub qkv_bias: bool,
+    /// Whether the product after attention has a bias.
+    pub output_bias: bool,
+    /// Whether the feed-forward block has biases.
+    pub mlp_bias: bool,
+    /// The kind of each layer, in order.
+    pub layers: Vec<LayerKind>,
+    /// Sizes of the delta rule, in families that have it.
+    pub delta: Option<DeltaSizes>,
+    /// Sizes of the experts, in families that have them.
+    pub experts: Option<ExpertSizes>,
+    /// Longest text that the model was made for, in tokens, if the file says.
+    pub max_position_embeddings: Option<usize>,
     /// Whether the head is the transposed embedding.
     pub tie_word_embeddings: bool,
     /// Standard deviation of fresh matrices.
@@ -78,25 +97,39 @@ impl ModelConfig {
             origin: origin.to_owned(),
             problems,
         };
-        let Value::Object(object) = &value else {
+        let Value::Object(whole) = &value else {
             return Err(refuse(vec![format!(
                 "it must be a JSON object, found {}",
                 brief(&value)
             )]));
         };
-        let mut fields = Fields::new(object);
-        let Some(family) = read_family(&mut fields) else {
+        let mut outer = Fields::new(whole);
+        let Some((family, object)) = read_family(&mut outer, whole) else {
             // Nothing else can be judged without the family.
-            return Err(refuse(fields.into_problems()));
+            return Err(refuse(outer.into_problems()));
         };
-        let config = read_settings(&mut fields, family, text);
-        refuse_unsupported(&mut fields);
-        let problems = fields.into_problems();
+        let mut fields = Fields::new(object);
+        let mut config = read_settings(&mut fields, family, text);
+        refuse_unsupported(&mut fields, family);
+        let mut problems = fields.into_problems();
+        if !std::ptr::eq(whole, object) {
+            // The whole model decides, where it says anything.
+            if outer.get("tie_word_embeddings").is_some() {
+                config.tie_word_embeddings = outer.flag("tie_word_embeddings");
+            }
+            refuse_quantised(&mut outer);
+            problems.extend(outer.into_problems());
+        }
         if problems.is_empty() {
             Ok(config)
         } else {
             Err(refuse(problems))
         }
+    }
+
+    /// The layers as they are traced and as their parameters are stacked.
+    pub fn stacks(&self) -> Vec<Stack> {
+        layers::stacks(&self.layers)
     }
 
     /// The text to write as `config.json` beside weights of type `dtype`.
@@ -112,11 +145,17 @@ impl ModelConfig {
         let mut value: Value = serde_json::from_str(&self.text)
             .expect("the text was parsed when the configuration was read");
         let mut changed = false;
-        for key in ["dtype", "torch_dtype"] {
-            if let Some(old) = value.get_mut(key).filter(|old| old.as_str() != Some(name)) {
-                *old = Value::from(name);
-                changed = true;
+        let mut rename = |object: &mut Value| {
+            for key in ["dtype", "torch_dtype"] {
+                if let Some(old) = object.get_mut(key).filter(|old| old.as_str() != Some(name)) {
+                    *old = Value::from(name);
+                    changed = true;
+                }
             }
+        };
+        rename(&mut value);
+        if let Some(inner) = value.get_mut(TEXT_PART) {
+            rename(inner);
         }
         if changed {
             format!("{value:#}\n")
@@ -126,26 +165,40 @@ impl ModelConfig {
     }
 }
 
-fn read_family(fields: &mut Fields<'_>) -> Option<Family> {
+/// Where a multimodal model's file describes its text part.
+const TEXT_PART: &str = "text_config";
+
+/// The family, and the object that describes it: the whole file, or the text part of a multimodal model.
+fn read_family<'a>(
+    fields: &mut Fields<'a>,
+    whole: &'a Map<String, Value>,
+) -> Option<(Family, &'a Map<String, Value>)> {
     let supported = || {
-        Family::ALL
-            .iter()
-            .map(|f| f.model_type())
-            .collect::<Vec<_>>()
-            .join(", ")
+        let names = Family::ALL.iter().map(|f| f.model_type());
+        names.collect::<Vec<_>>().join(", ")
     };
     if fields.get("model_type").is_none() {
         fields.problem(format!("model_type is missing; supported: {}", supported()));
     }
     let name = fields.text("model_type")?;
-    let family = Family::from_model_type(name);
-    if family.is_none() {
+    if let Some(family) = Family::from_model_type(name) {
+        return Some((family, whole));
+    }
+    let multimodal = Family::ALL
+        .iter()
+        .find(|family| family.multimodal_type() == Some(name));
+    let Some(family) = multimodal else {
         fields.problem(format!(
             "model_type \"{name}\" is not supported; supported: {}",
             supported()
         ));
+        return None;
+    };
+    let inner = fields.object(TEXT_PART);
+    if inner.is_none() {
+        fields.problem(format!("{TEXT_PART} is missing or not an object"));
     }
-    family
+    Some((*family, inner?))
 }
 
 /// More layers than any model has; a larger number is a slip, and would make a table too long to print.
@@ -158,6 +211,14 @@ fn read_settings(fields: &mut Fields<'_>, family: Family, text: &str) -> ModelCo
             "num_hidden_layers must be at most {MAX_LAYERS}, found {num_hidden_layers}"
         ));
     }
+    let count = num_hidden_layers.min(MAX_LAYERS);
+    let layers = layers::read(fields, family, count);
+    // Families of experts alone have no such key.
+    let intermediate_size = if layers.iter().any(|kind| kind.feed == Feed::Dense) {
+        fields.required_size("intermediate_size")
+    } else {
+        fields.size("intermediate_size").unwrap_or(0)
+    };
     let hidden_size = fields.required_size("hidden_size");
     let num_attention_heads = fields.required_size("num_attention_heads");
     let num_key_value_heads = read_kv_heads(fields, family, num_attention_heads);
@@ -168,17 +229,27 @@ fn read_settings(fields: &mut Fields<'_>, family: Family, text: &str) -> ModelCo
             "initializer_range must not be negative, found {initializer_range}"
         ));
     }
+    // Families with biases of their own have no such key in their classes.
+    let bias = !family.always_has_bias() && fields.flag("attention_bias");
+    let mlp_bias = family == Family::Llama && fields.flag("mlp_bias");
     ModelConfig {
         family,
         vocab_size: fields.required_size("vocab_size"),
         hidden_size,
-        intermediate_size: fields.required_size("intermediate_size"),
+        intermediate_size,
         num_hidden_layers,
         num_attention_heads,
         num_key_value_heads,
         head_dim,
         rms_norm_eps: fields.positive("rms_norm_eps", 1e-6),
-        rope_theta: rope::read_theta(fields),
+        rotary: rope::read(fields, family, head_dim),
+        qkv_bias: bias || family.always_has_bias(),
+        output_bias: bias,
+        mlp_bias,
+        layers,
+        delta: DeltaSizes::read(fields, family),
+        experts: ExpertSizes::read(fields, family),
+        max_position_embeddings: fields.size("max_position_embeddings"),
         tie_word_embeddings: fields.flag("tie_word_embeddings"),
         initializer_range: initializer_range as f32,
         text: text.to_owned(),
@@ -234,15 +305,13 @@ fn read_head_dim(
 }
 
 /// Settings that would change the numbers and that no layer here implements.
-fn refuse_unsupported(fields: &mut Fields<'_>) {
-    for (key, what) in [
-        ("attention_bias", "biases in attention"),
-        ("mlp_bias", "biases in the feed-forward block"),
-        ("use_sliding_window", "sliding windows in attention"),
-    ] {
-        if fields.flag(key) {
-            fields.problem(format!("{key} is true: {what} are not supported"));
-        }
+fn refuse_unsupported(fields: &mut Fields<'_>, family: Family) {
+    if fields.flag("use_sliding_window") {
+        fields
+            .problem("use_sliding_window is true: sliding windows in attention are not supported");
+    }
+    if family.is_hybrid() && fields.flag("attention_bias") {
+        fields.problem("attention_bias is true: biases in gated attention are not supported");
     }
     if let Some(name) = fields.text("hidden_act").filter(|&name| name != "silu") {
         fields.problem(format!(
@@ -255,19 +324,14 @@ fn refuse_unsupported(fields: &mut Fields<'_>) {
     {
         fields.problem(format!("attention_dropout {rate} is not supported, only 0"));
     }
+    refuse_quantised(fields);
+}
+
+fn refuse_quantised(fields: &mut Fields<'_>) {
     if let Some(value) = fields.get("quantization_config") {
         fields.problem(format!(
             "quantization_config {} is not supported: use weights that are not quantised",
             brief(value)
         ));
-    }
-    if let Some(value) = fields.get("layer_types") {
-        let full = |kind: &Value| kind == "full_attention";
-        if !value.as_array().is_some_and(|kinds| kinds.iter().all(full)) {
-            fields.problem(format!(
-                "layer_types {} is not supported, only \"full_attention\" for every layer",
-                brief(value)
-            ));
-        }
     }
 }

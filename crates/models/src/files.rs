@@ -8,6 +8,7 @@ mod mapped;
 mod save;
 #[cfg(test)]
 mod tests;
+mod write;
 
 pub use self::load::{Weights, load};
 pub use self::save::{export_gradients, save};

@@ -29,9 +29,15 @@ fn init_param(spec: &ParamSpec, seed: u64) -> Result<HostArray> {
     match spec.init {
         Init::Zeros => {}
         Init::Ones => values.fill(1f32.to_ne_bytes()),
+        Init::LogUniform { low, high } => {
+            let mut rng = stream(spec, seed);
+            for slot in values {
+                let value = low + (high - low) * uniform(&mut rng) as f32;
+                *slot = value.ln().to_ne_bytes();
+            }
+        }
         Init::Normal { std } => {
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            rng.set_stream(fnv1a(&spec.path));
+            let mut rng = stream(spec, seed);
             for pair in values.chunks_mut(2) {
                 for (slot, value) in pair.iter_mut().zip(normal_pair(&mut rng)) {
                     *slot = ((value * f64::from(std)) as f32).to_ne_bytes();
@@ -42,12 +48,21 @@ fn init_param(spec: &ParamSpec, seed: u64) -> Result<HostArray> {
     Ok(memory::array(spec, bytes))
 }
 
+fn stream(spec: &ParamSpec, seed: u64) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(fnv1a(&spec.path));
+    rng
+}
+
+/// A uniform value between 0 and 1: the middle of a step of 2^-32, so that it is neither.
+fn uniform(rng: &mut impl Rng) -> f64 {
+    (f64::from(rng.next_u32()) + 0.5) / 4_294_967_296.0
+}
+
 /// Two standard normal values by the Box-Muller transform: `sqrt(-2 ln u) cos(2πv)` and `… sin(2πv)` for uniform `u`, `v`.
 fn normal_pair(rng: &mut impl Rng) -> [f64; 2] {
-    // The middle of each step of 2^-32, so that u is never 0.
-    let mut uniform = || (f64::from(rng.next_u32()) + 0.5) / 4_294_967_296.0;
-    let radius = (-2.0 * uniform().ln()).sqrt();
-    let (sin, cos) = (std::f64::consts::TAU * uniform()).sin_cos();
+    let radius = (-2.0 * uniform(rng).ln()).sqrt();
+    let (sin, cos) = (std::f64::consts::TAU * uniform(rng)).sin_cos();
     [radius * cos, radius * sin]
 }
 

@@ -1,50 +1,77 @@
 //! The parameter tree of each family beside the names of the same values in a Hugging Face checkpoint: one table for both.
 //!
-//! Shape legend: `L` layers, `D` model, `H` query heads, `K` key/value heads, `h` head size, `F` feed-forward, `V` vocabulary.
-//! On disk a matrix is `[out, in]` and each layer has its own tensor; in the tree it is `[in, out]` and layers are stacked.
-//! No bytes are moved here: that is `files`.
+//! Shape legend: `L` repeats of a stack, `D` model, `H` query heads, `K` key/value heads, `h` head size, `F` feed-forward,
+//! `V` vocabulary, `X` experts. On disk a matrix is `[out, in]` and each layer has its own tensor; in the tree it is
+//! `[in, out]` and layers are stacked. No bytes are moved here: that is `files`.
 
-use ferrotune_nn::{Init, ParamSpec};
-use ferrotune_pjrt::DType;
+mod delta;
+mod naming;
+mod table;
 
-use crate::config::ModelConfig;
+use std::ops::Range;
 
-/// On-disk name of the head, which a tied model has no need of.
-pub(crate) const HEAD: &str = "lm_head.weight";
-/// On-disk name of the embedding.
-pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
+use ferrotune_nn::ParamSpec;
+
+use self::delta::delta;
+pub(crate) use self::naming::Naming;
+use self::table::Table;
+use crate::config::{Feed, LayerKind, Mixer, ModelConfig};
 
 /// One parameter of the tree, and where its values are on disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) spec: ParamSpec,
-    /// Name on disk: one for a parameter outside the layers, one for each layer inside.
-    pub(crate) names: Vec<String>,
-    /// Whether the disk has the last two dimensions the other way round.
+    /// Where the values of each layer (and each expert) are, in the tree's order.
+    pub(crate) pieces: Vec<Piece>,
+    /// How many dimensions of the tree count pieces: none, layers, or layers and experts.
+    pub(crate) leading: usize,
+    /// Whether a piece is a matrix that the disk has the other way round.
     pub(crate) transposed: bool,
 }
 
-impl Entry {
-    /// Dimensions of one tensor in the tree's order: without the layer dimension.
-    pub(crate) fn piece_dims(&self) -> &[usize] {
-        if self.is_stacked() {
-            &self.spec.dims[1..]
+/// Rows of one tensor on disk.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Piece {
+    /// The tensor's name.
+    pub(crate) name: String,
+    /// Its dimensions.
+    pub(crate) dims: Vec<usize>,
+    /// Which of its rows, in the tree's order. A row is what lies along the last dimension of a matrix; a vector's values
+    /// are rows by themselves.
+    pub(crate) rows: Vec<Range<usize>>,
+}
+
+impl Piece {
+    /// Values of one row.
+    pub(crate) fn columns(&self) -> usize {
+        if self.dims.len() > 1 {
+            self.dims[self.dims.len() - 1]
         } else {
-            &self.spec.dims
+            1
         }
     }
 
-    /// Dimensions of one tensor on disk.
-    pub(crate) fn disk_dims(&self) -> Vec<usize> {
-        let mut dims = self.piece_dims().to_vec();
-        if self.transposed {
-            dims.reverse();
-        }
-        dims
+    /// Its rows.
+    pub(crate) fn height(&self) -> usize {
+        self.rows.iter().map(|run| run.len()).sum()
     }
 
-    fn is_stacked(&self) -> bool {
-        self.spec.axes[0] == "layers"
+    /// The disk's row that is the piece's row `row`.
+    pub(crate) fn disk_row(&self, mut row: usize) -> usize {
+        for run in &self.rows {
+            if row < run.len() {
+                return run.start + row;
+            }
+            row -= run.len();
+        }
+        row
+    }
+}
+
+impl Entry {
+    /// Dimensions of one piece in the tree's order.
+    pub(crate) fn piece_dims(&self) -> &[usize] {
+        &self.spec.dims[self.leading..]
     }
 }
 
@@ -52,134 +79,135 @@ impl ModelConfig {
     /// The parameter tree, in a fixed order; all f32.
     ///
     /// # Shapes
-    /// `embed` `[V,D]`; `layers/…` `[L,…]`, matrices `[L,in,out]`, norms `[L,D]` or `[L,h]`; `final_norm` `[D]`; `lm_head` `[D,V]`
-    /// where the head is not tied.
+    /// `embed` `[V,D]`; `final_norm` `[D]`; `lm_head` `[D,V]` where the head is not tied. Between them the layers, stacked
+    /// as [`ModelConfig::stacks`] says, each parameter under its stack's prefix: matrices `[L,in,out]`, norms and biases
+    /// `[L,size]`, experts `[L,X,in,out]`.
     pub fn params(&self) -> Vec<ParamSpec> {
-        self.entries().into_iter().map(|entry| entry.spec).collect()
+        let entries = self.entries(&Naming::default());
+        entries.into_iter().map(|entry| entry.spec).collect()
     }
 
     /// Number of values in all parameters.
     pub fn param_count(&self) -> u64 {
-        // Saturating: the sizes come from a file that may say anything.
-        let values = |spec: &ParamSpec| {
-            spec.dims
-                .iter()
-                .fold(1u64, |count, &n| count.saturating_mul(n as u64))
-        };
         self.params()
             .iter()
             .map(values)
             .fold(0, u64::saturating_add)
     }
 
-    pub(crate) fn entries(&self) -> Vec<Entry> {
-        let (d, f, v) = (self.hidden_size, self.intermediate_size, self.vocab_size);
-        let (q, kv) = (
-            self.num_attention_heads * self.head_dim,
-            self.num_key_value_heads * self.head_dim,
-        );
-        let table = Table { config: self };
-        let mut entries = vec![
-            Entry {
-                transposed: false,
-                ..table.top("embed", &[(v, "vocab"), (d, "embed")], EMBEDDING)
-            },
-            table.norm("input_norm", d, "input_layernorm"),
-            table.matrix(
-                "attn/q_proj",
-                (d, "embed"),
-                (q, "heads"),
-                "self_attn.q_proj",
-            ),
-            table.matrix(
-                "attn/k_proj",
-                (d, "embed"),
-                (kv, "kv_heads"),
-                "self_attn.k_proj",
-            ),
-            table.matrix(
-                "attn/v_proj",
-                (d, "embed"),
-                (kv, "kv_heads"),
-                "self_attn.v_proj",
-            ),
-            table.matrix(
-                "attn/o_proj",
-                (q, "heads"),
-                (d, "embed"),
-                "self_attn.o_proj",
-            ),
-        ];
-        if self.family.qk_norm() {
-            entries.push(table.norm("attn/q_norm", self.head_dim, "self_attn.q_norm"));
-            entries.push(table.norm("attn/k_norm", self.head_dim, "self_attn.k_norm"));
+    /// Number of values that one token meets: all but the experts that it does not go to.
+    pub fn active_param_count(&self) -> u64 {
+        let active = |spec: &ParamSpec| match self.experts {
+            Some(sizes) if spec.path.contains("/experts/") => {
+                values(spec) / sizes.count as u64 * sizes.top_k as u64
+            }
+            _ => values(spec),
+        };
+        self.params()
+            .iter()
+            .map(active)
+            .fold(0, u64::saturating_add)
+    }
+
+    pub(crate) fn entries(&self, naming: &Naming) -> Vec<Entry> {
+        let (d, v) = (self.hidden_size, self.vocab_size);
+        let top = Table::top(self, naming);
+        let mut entries =
+            vec![top.plain("embed", &[(v, "vocab"), (d, "embed")], &naming.embedding())];
+        for stack in self.stacks() {
+            for (place, kind) in stack.block.iter().enumerate() {
+                let layers: Vec<usize> = stack.layers(place).collect();
+                let table = Table::of_layers(self, naming, stack.prefix(place), layers);
+                entries.extend(layer(&table, *kind));
+            }
         }
-        entries.extend([
-            table.norm("post_attn_norm", d, "post_attention_layernorm"),
-            table.matrix("mlp/gate_proj", (d, "embed"), (f, "mlp"), "mlp.gate_proj"),
-            table.matrix("mlp/up_proj", (d, "embed"), (f, "mlp"), "mlp.up_proj"),
-            table.matrix("mlp/down_proj", (f, "mlp"), (d, "embed"), "mlp.down_proj"),
-            table.top("final_norm", &[(d, "_")], "model.norm.weight"),
-        ]);
+        entries.push(top.norm("final_norm", d, &naming.final_norm()));
         if !self.tie_word_embeddings {
-            entries.push(table.top("lm_head", &[(d, "embed"), (v, "vocab")], HEAD));
+            entries.push(top.matrix("lm_head", (d, "embed"), (v, "vocab"), &naming.head()));
         }
         entries
     }
 }
 
-/// Builds rows of the table.
-struct Table<'a> {
-    config: &'a ModelConfig,
+/// Values of a parameter; saturating, since the sizes come from a file that may say anything.
+fn values(spec: &ParamSpec) -> u64 {
+    let sizes = spec.dims.iter();
+    sizes.fold(1u64, |count, &n| count.saturating_mul(n as u64))
 }
 
-impl Table<'_> {
-    /// A parameter outside the layers; transposed on disk if it is a matrix.
-    fn top(&self, path: &str, dims: &[(usize, &str)], name: &str) -> Entry {
-        let init = if dims.len() == 1 {
-            Init::Ones
-        } else {
-            Init::Normal {
-                std: self.config.initializer_range,
-            }
-        };
-        let spec = ParamSpec {
-            path: path.to_owned(),
-            dims: dims.iter().map(|&(size, _)| size).collect(),
-            dtype: DType::F32,
-            axes: dims.iter().map(|&(_, axis)| axis.to_owned()).collect(),
-            init,
-        };
-        Entry {
-            transposed: dims.len() == 2,
-            spec,
-            names: vec![name.to_owned()],
+fn layer(table: &Table<'_>, kind: LayerKind) -> Vec<Entry> {
+    let d = table.config.hidden_size;
+    let mut entries = vec![table.norm("input_norm", d, "input_layernorm.weight")];
+    entries.extend(match kind.mixer {
+        Mixer::Attention => attention(table),
+        Mixer::Delta => delta(table),
+    });
+    entries.push(table.norm("post_attn_norm", d, "post_attention_layernorm.weight"));
+    match kind.feed {
+        Feed::Dense => {
+            let width = (table.config.intermediate_size, "mlp");
+            entries.extend(feed_forward(table, "mlp", "mlp", width));
+        }
+        Feed::Experts => entries.extend(experts(table)),
+    }
+    entries
+}
+
+fn attention(table: &Table<'_>) -> Vec<Entry> {
+    let config = table.config;
+    let (d, e) = ((config.hidden_size, "embed"), config.head_dim);
+    let q = config.num_attention_heads * e;
+    let kv = (config.num_key_value_heads * e, "kv_heads");
+    // Gated attention: the same projection gives each head its query and its gate.
+    let gates = if config.family.is_hybrid() { 2 } else { 1 };
+    let mut entries = Vec::new();
+    for (name, to) in [
+        ("q_proj", (gates * q, "heads")),
+        ("k_proj", kv),
+        ("v_proj", kv),
+    ] {
+        let (path, disk) = (format!("attn/{name}"), format!("self_attn.{name}"));
+        entries.extend(table.linear(&path, d, to, &disk, config.qkv_bias));
+    }
+    let (path, disk) = ("attn/o_proj", "self_attn.o_proj");
+    entries.extend(table.linear(path, (q, "heads"), d, disk, config.output_bias));
+    if config.family.qk_norm() {
+        for name in ["q_norm", "k_norm"] {
+            let (path, disk) = (format!("attn/{name}"), format!("self_attn.{name}.weight"));
+            entries.push(table.norm(&path, e, &disk));
         }
     }
+    entries
+}
 
-    /// A norm of every layer.
-    fn norm(&self, path: &str, size: usize, name: &str) -> Entry {
-        self.stacked(self.top(path, &[(size, "_")], name))
-    }
+fn feed_forward(table: &Table<'_>, path: &str, disk: &str, width: (usize, &str)) -> Vec<Entry> {
+    let d = (table.config.hidden_size, "embed");
+    let sides = [
+        ("gate_proj", d, width),
+        ("up_proj", d, width),
+        ("down_proj", width, d),
+    ];
+    let linear = |(name, from, to): (&str, (usize, &str), (usize, &str))| {
+        let (path, disk) = (format!("{path}/{name}"), format!("{disk}.{name}"));
+        table.linear(&path, from, to, &disk, table.config.mlp_bias)
+    };
+    sides.into_iter().flat_map(linear).collect()
+}
 
-    /// A matrix of every layer, `[in, out]`.
-    fn matrix(&self, path: &str, from: (usize, &str), to: (usize, &str), name: &str) -> Entry {
-        self.stacked(self.top(path, &[from, to], name))
+fn experts(table: &Table<'_>) -> Vec<Entry> {
+    let d = (table.config.hidden_size, "embed");
+    let sizes = table
+        .config
+        .experts
+        .expect("a layer with experts has their sizes");
+    let router = (sizes.count, "_");
+    let mut entries = vec![table.matrix("mlp/router", d, router, "mlp.gate.weight")];
+    entries.extend(table.experts(sizes.count, sizes.width));
+    if let Some(width) = sizes.shared {
+        let (path, disk) = ("mlp/shared_expert", "mlp.shared_expert");
+        entries.extend(feed_forward(table, path, disk, (width, "mlp")));
+        let name = "mlp.shared_expert_gate.weight";
+        entries.push(table.matrix("mlp/shared_expert_gate", d, (1, "_"), name));
     }
-
-    fn stacked(&self, one: Entry) -> Entry {
-        let layers = self.config.num_hidden_layers;
-        let mut spec = one.spec;
-        spec.path = format!("layers/{}", spec.path);
-        spec.dims.insert(0, layers);
-        spec.axes.insert(0, "layers".to_owned());
-        let names = (0..layers)
-            .map(|layer| format!("model.layers.{layer}.{}.weight", one.names[0]))
-            .collect();
-        Entry {
-            spec,
-            names,
-            transposed: one.transposed,
-        }
-    }
+    entries
 }

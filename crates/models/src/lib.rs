@@ -30,8 +30,11 @@ mod memory;
 #[cfg(test)]
 mod testing;
 
-pub use config::{Family, ModelConfig};
-pub use decoder::{Cache, Decoder};
+pub use config::{
+    DeltaSizes, ExpertSizes, Family, Feed, LayerKind, Mixer, ModelConfig, Rotary, RotaryScaling,
+    Stack,
+};
+pub use decoder::{Cache, CacheEntry, Decoder, Forward, Routed};
 pub use error::{Error, Result, WeightProblem};
 pub use files::{Weights, export_gradients, load, save};
 pub use init::init_params;

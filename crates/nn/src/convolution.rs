@@ -30,3 +30,17 @@ pub fn causal_convolution(x_btc: &Tensor, w_wc: &Tensor, seq: &Sequence) -> Tens
     }
     sum
 }
+
+/// One more token of every row, for decoding: what [`causal_convolution`] gives for it, f32 `[B,1,C]`, and the state to go on
+/// from.
+///
+/// # Shapes
+/// `state [B,W−1,C]`, the inputs before this one, oldest first, zero before the document; `x [B,1,C]` of the same type;
+/// `w [W,C]`. The new state has the shape and type of the old.
+#[track_caller]
+pub fn convolution_step(state: &Tensor, x_b1c: &Tensor, w_wc: &Tensor) -> (Tensor, Tensor) {
+    let taps = w_wc.dim(0);
+    let seen = Tensor::concatenate(&[state, x_b1c], 1);
+    let weighted = seen.convert(DType::F32) * w_wc.convert(DType::F32).expand(0);
+    (weighted.sum_keep(&[1]), seen.slice(1, 1, taps))
+}

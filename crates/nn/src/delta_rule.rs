@@ -42,16 +42,26 @@ pub struct DeltaInputs {
 /// Yang, Kautz and Hatamizadeh, "Gated delta networks" (2024), §3.3, eq. 10 and the chunked form after it.
 #[track_caller]
 pub fn gated_delta_rule(x: &DeltaInputs, seq: &Sequence, chunk: usize) -> Tensor {
+    gated_delta_state(x, seq, chunk).0
+}
+
+/// The same, and the state after each row's last token, f32 `[B,K,R,E,V]`: zero where that is padding.
+///
+/// # Shapes
+/// As [`gated_delta_rule`].
+#[track_caller]
+pub fn gated_delta_state(x: &DeltaInputs, seq: &Sequence, chunk: usize) -> (Tensor, Tensor) {
     let tokens = x.query.dim(1);
     let chunk = chunk.min(tokens);
     let chunks = tokens.div_ceil(chunk);
     let parts = Chunks::cut(x, seq, chunk, chunks);
-    let read = parts.recurrence(&parts.inside());
+    let (read, state) = parts.recurrence(&parts.inside());
     // [N,B,K,R,C,V] → [B,T,K,R,V]
     let rows = read.transpose(&[1, 0, 4, 2, 3, 5]);
     let dims = rows.dims();
-    let whole = [dims[0], chunks * chunk, dims[3], dims[4], dims[5]];
-    rows.reshape(&whole).slice(1, 0, tokens)
+    let whole = chunks * chunk;
+    let rows = rows.reshape(&[dims[0], whole, dims[3], dims[4], dims[5]]);
+    (rows.slice(1, whole - tokens, whole), state)
 }
 
 /// One token of the recurrence, for decoding: returns what it reads, `[B,K,R,V]`, and the next state, both f32.
@@ -81,7 +91,9 @@ struct Chunks {
     key: Tensor,     // [N,B,K,C,E]
     value: Tensor,   // [N,B,K,R,C,V]
     beta: Tensor,    // [N,B,K,R,C]
-    decayed: Tensor, // [N,B,K,R,C]: running sum of the log decay, over the document's tokens in the chunk
+    steps: Tensor,   // [N,B,K,R,C]: log decay of each token
+    decayed: Tensor, // [N,B,K,R,C]: its sum over the document's tokens in the chunk, up to this one
+    left: Tensor,    // [N,B,K,R,C]: its sum over those after it
     segment: Tensor, // [N,B,C]
 }
 
@@ -108,7 +120,8 @@ impl Chunks {
         // [B,T,…] → [N,B,C,…], then the token dimension behind the heads.
         let cut = |t: &Tensor, order: &[usize]| {
             let dims = t.dims();
-            let padded = t.pad(1, 0, padding, 0.0);
+            // In front, so that the last state is that of the last token.
+            let padded = t.pad(1, padding, 0, 0.0);
             let apart = padded.reshape(&[&[dims[0], chunks, chunk], &dims[2..]].concat());
             apart.transpose(order)
         };
@@ -116,30 +129,46 @@ impl Chunks {
         let heads = [1, 0, 3, 2, 4];
         let per_value_head = [1, 0, 3, 4, 2];
         let segment = cut(&seq.segment_ids, &[1, 0, 2]);
+        let steps = wide(&cut(&x.log_decay, &per_value_head));
         // A plain running sum would let the decays of one document into the rounding of the next.
-        let upto = pairs(&segment, Tensor::ge).convert(DType::F32);
-        let log_decay = wide(&cut(&x.log_decay, &per_value_head));
-        let decayed = exact(x.query.graph(), "nbij,nbkrj->nbkri", &upto, &log_decay);
+        let sum_where = |keep: fn(&Tensor, &Tensor) -> Tensor| {
+            let kept = pairs(&segment, keep).convert(DType::F32);
+            exact(x.query.graph(), "nbij,nbkrj->nbkri", &kept, &steps)
+        };
         Self {
             query: wide(&cut(&x.query, &heads)),
             key: wide(&cut(&x.key, &heads)),
             value: wide(&cut(&x.value, &[1, 0, 3, 4, 2, 5])),
             beta: wide(&cut(&x.beta, &per_value_head)),
-            decayed,
+            decayed: sum_where(Tensor::ge),
+            left: sum_where(Tensor::lt),
+            steps,
             segment,
         }
+    }
+
+    /// The log decay between each two tokens, `[N,B,K,R,C,C]`: of token `i` from just after token `j`, for `j ≤ i` of one
+    /// document.
+    ///
+    /// As a sum over the tokens between them, not as a difference of running sums: in the derivative of that, the sum of a
+    /// row and that of a column nearly cancel.
+    fn between(&self, upto: &Tensor) -> Tensor {
+        let (g, c) = (self.steps.graph(), self.segment.dim(2));
+        let square = [c, c];
+        let after = g
+            .iota(DType::S32, &square, 0)
+            .gt(&g.iota(DType::S32, &square, 1));
+        let reached = upto.select(&self.steps.expand(4), &self.steps.scalar_like(0.0));
+        exact(g, "nbkrit,tj->nbkrij", &reached, &after.convert(DType::F32))
     }
 
     fn inside(&self) -> Inside {
         let g = self.query.graph();
         let zero = self.query.scalar_like(0.0);
-        let difference = self.decayed.expand(5) - self.decayed.expand(4); // [N,B,K,R,C,C]
         let among_heads = |pairs: Tensor| pairs.expand(2).expand(2); // [N,B,1,1,C,C]
         let upto = among_heads(pairs(&self.segment, Tensor::ge));
-        // Outside of the mask the difference may be large and positive.
-        let decay = upto
-            .select(&difference, &difference.scalar_like(-1e30))
-            .exp();
+        let between = self.between(&upto);
+        let decay = upto.select(&between, &between.scalar_like(-1e30)).exp();
         let overlap = exact(g, "nbkce,nbkde->nbkcd", &self.key, &self.key).expand(3);
         let coupled = overlap * &decay * self.beta.expand(5);
         let before = among_heads(pairs(&self.segment, Tensor::gt));
@@ -158,8 +187,9 @@ impl Chunks {
         }
     }
 
-    /// Walks the chunks with the state `[B,K,R,E,V]` and the document that it belongs to, and returns `[N,B,K,R,C,V]`.
-    fn recurrence(&self, inside: &Inside) -> Tensor {
+    /// Walks the chunks with the state `[B,K,R,E,V]` and the document that it belongs to, and returns `[N,B,K,R,C,V]` and the
+    /// last state.
+    fn recurrence(&self, inside: &Inside) -> (Tensor, Tensor) {
         let g = self.query.graph().clone();
         let dims = self.value.dims();
         let (b, k, r, v) = (dims[1], dims[2], dims[3], dims[5]);
@@ -170,20 +200,21 @@ impl Chunks {
             &self.query,
             &self.key,
             &self.decayed,
+            &self.left,
             &self.segment,
             &inside.u,
             &inside.w,
             &inside.attention,
         ];
-        let (_, read) = g.scan(
+        let (last, read) = g.scan(
             Policy::keep_all(),
             vec![state, document],
             inputs.map(Clone::clone).to_vec(),
             chunks,
             |_, carry, part| {
                 let (state, document) = (&carry[0], &carry[1]);
-                let [query, key, decayed, segment, u, w, attention] = part else {
-                    panic!("seven inputs are stacked")
+                let [query, key, decayed, left, segment, u, w, attention] = part else {
+                    panic!("eight inputs are stacked")
                 };
                 let mask = |t: &Tensor| t.convert(DType::F32).reshape(&[b, 1, 1, c, 1]);
                 let last = segment.slice(1, c - 1, c); // [B,1]
@@ -198,16 +229,14 @@ impl Chunks {
                 let read = exact(&g, "bkrce,bkrev->bkrcv", &scaled, state)
                     + exact(&g, "bkrcd,bkrdv->bkrcv", attention, &value);
                 let total = decayed.slice(3, c - 1, c); // [B,K,R,1]
-                // Of other documents the difference may be large and positive.
-                let left = &total - decayed;
-                let left = to_end.select(&left, &left.scalar_like(-1e30));
+                let left = to_end.select(left, &left.scalar_like(-1e30));
                 let written = key.expand(2) * left.exp().expand(4);
                 let next = state * total.exp().expand(4) * kept
                     + exact(&g, "bkrce,bkrcv->bkrev", &written, &value);
                 (vec![next, last.reshape(&[b])], vec![read])
             },
         );
-        read[0].clone()
+        (read[0].clone(), last[0].clone())
     }
 }
 

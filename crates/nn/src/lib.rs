@@ -25,14 +25,14 @@ mod sequence;
 mod tiled;
 
 pub use attention::{attend, causal_mask};
-pub use convolution::causal_convolution;
+pub use convolution::{causal_convolution, convolution_step};
 pub use decode_attention::{CacheView, attend_cache};
-pub use delta_rule::{DeltaInputs, delta_step, gated_delta_rule};
+pub use delta_rule::{DeltaInputs, delta_step, gated_delta_rule, gated_delta_state};
 pub use experts::{Routes, Routing, mix_experts};
 pub use head::{
     Combine, EntropyUse, Head, HeadMode, HeadSettings, HeadSizes, PartialLoss, TokenScores,
 };
-pub use linear::linear;
+pub use linear::{linear, project};
 pub use mlp::swiglu;
 pub use norm::rms_norm;
 pub use param::{Init, ParamSpec};

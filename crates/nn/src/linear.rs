@@ -2,6 +2,8 @@
 
 use ferrotune_graph::Tensor;
 
+use crate::params::Params;
+
 /// `x · w` over the last dimension of `x`, in the element type of `x`; products are summed in f32.
 ///
 /// # Shapes
@@ -12,4 +14,26 @@ pub fn linear(x_btd: &Tensor, w_df: &Tensor) -> Tensor {
     x_btd
         .graph()
         .einsum("btd,df->btf", x_btd, &w_df.convert(dtype), dtype)
+}
+
+/// The layer `name`: its weight, and its bias and its adapter where the tree has them.
+///
+/// `x·W + b + s·(x·A)·B`, with the matrices `name [D,F]`, `name_lora_a [D,R]` and `name_lora_b [R,F]`, the bias `name_bias [F]`,
+/// and `s` the [scale of adapters](Params::with_adapter_scale).
+///
+/// # Shapes
+/// `x [B,T,D]` → `[B,T,F]`, in the element type of `x`.
+/// # Source
+/// Hu et al., "LoRA" (2021), eq. 3.
+#[track_caller]
+pub fn project(x_btd: &Tensor, params: &Params, name: &str) -> Tensor {
+    let mut y = linear(x_btd, params.at(name));
+    if let Some(bias) = params.find(&format!("{name}_bias")) {
+        y = y + bias.convert(x_btd.dtype());
+    }
+    if let Some(a) = params.find(&format!("{name}_lora_a")) {
+        let b = params.at(&format!("{name}_lora_b"));
+        y = y + linear(&linear(x_btd, a), b) * params.adapter_scale();
+    }
+    y
 }

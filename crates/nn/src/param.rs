@@ -33,6 +33,13 @@ pub enum Init {
     Zeros,
     /// All ones.
     Ones,
+    /// Logarithms of uniform values.
+    LogUniform {
+        /// Smallest value before the logarithm; above 0.
+        low: f32,
+        /// Largest.
+        high: f32,
+    },
     /// Normal distribution with mean zero.
     Normal {
         /// Standard deviation.

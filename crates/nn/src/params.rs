@@ -9,6 +9,7 @@ use ferrotune_graph::Tensor;
 pub struct Params {
     entries: Rc<Vec<(String, Tensor)>>,
     prefix: String,
+    adapter_scale: f64,
 }
 
 impl Params {
@@ -17,7 +18,22 @@ impl Params {
         Self {
             entries: Rc::new(entries.into_iter().collect()),
             prefix: String::new(),
+            adapter_scale: 1.0,
         }
+    }
+
+    /// The same tree, with the products of adapters multiplied by `scale` (LoRA: alpha / rank).
+    #[must_use]
+    pub fn with_adapter_scale(self, scale: f64) -> Self {
+        Self {
+            adapter_scale: scale,
+            ..self
+        }
+    }
+
+    /// What products of adapters are multiplied by.
+    pub fn adapter_scale(&self) -> f64 {
+        self.adapter_scale
     }
 
     /// The subtree under `name`.
@@ -25,6 +41,7 @@ impl Params {
         Self {
             entries: self.entries.clone(),
             prefix: format!("{}{name}/", self.prefix),
+            adapter_scale: self.adapter_scale,
         }
     }
 

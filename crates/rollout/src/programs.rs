@@ -144,7 +144,8 @@ impl<'a> Blueprint<'a> {
             .decoder(&params)
             .prefill(&asked.prompt.slice(1, 0, read), &seq);
         let room = self.config.slots() - read;
-        let cache = [cache.keys, cache.values].map(|filled| filled.pad(3, 0, room, 0.0));
+        let cache = cache.tensors.iter().map(|filled| filled.pad(3, 0, room, 0.0));
+        let cache: Vec<Tensor> = cache.collect();
 
         let token = asked.prompt.slice(1, read, width);
         let done = asked.limit.le(&generated);
@@ -199,8 +200,7 @@ impl<'a> Blueprint<'a> {
         let slot = generated + (self.config.prompt_width() - 1) as f64;
         let position = &slot - asked.start.expand(1);
         let cache = Cache {
-            keys: keys.clone(),
-            values: values.clone(),
+            tensors: vec![keys.clone(), values.clone()],
         };
         let (hidden, cache) = decoder.decode(token, &position, &slot, &asked.start, &cache);
         let logits = g.scope("head", || decoder.logits(&hidden));
@@ -220,8 +220,8 @@ impl<'a> Blueprint<'a> {
         };
         vec![
             column + 1.0,
-            cache.keys,
-            cache.values,
+            cache.tensors[0].clone(),
+            cache.tensors[1].clone(),
             next,
             count,
             now_done,

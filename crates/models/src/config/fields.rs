@@ -86,14 +86,19 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A boolean, or `false` where absent: the default of every flag read here.
+    /// A boolean, or `false` where absent.
     pub(crate) fn flag(&mut self, key: &str) -> bool {
+        self.flag_or(key, false)
+    }
+
+    /// A boolean, or `default` where absent.
+    pub(crate) fn flag_or(&mut self, key: &str, default: bool) -> bool {
         let Some(value) = self.get(key) else {
-            return false;
+            return default;
         };
         value.as_bool().unwrap_or_else(|| {
             self.wrong_type(key, "true or false", value);
-            false
+            default
         })
     }
 

@@ -1,32 +1,155 @@
-//! The rotary settings of `config.json`, in the old and in the new spelling.
+//! The rotary settings of `config.json`, in the old and in the new spelling, and the frequencies that follow from them.
 //!
-//! Old: `rope_theta` and `rope_scaling` at the top. New: `rope_parameters` with both in it. Only unscaled rotary embedding of the
-//! whole head is built; anything else is an error that names it.
+//! Old: `rope_theta` and `rope_scaling` at the top. New: `rope_parameters` with both in it. Kinds whose frequencies depend on
+//! the length of what is read (`dynamic`, `longrope`) are refused: rows hold documents of many lengths.
+//!
+//! Source of every formula: `modeling_rope_utils.py` in transformers.
+
+use std::f64::consts::TAU;
 
 use serde_json::{Map, Value};
 
+use super::family::Family;
 use super::fields::{Fields, brief};
 
 /// Value that `transformers` assumes where a file names none.
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// Reads the base of the rotary frequencies, and reports every kind of scaling.
-pub(crate) fn read_theta(fields: &mut Fields<'_>) -> f64 {
-    for key in ["rope_parameters", "rope_scaling"] {
-        if let Some(object) = fields.object(key) {
-            refuse_scaling(fields, key, object);
+/// How positions turn queries and keys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotary {
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// Dimensions at the front of each head that turn; even.
+    pub dims: usize,
+    /// How frequencies are changed to reach further than the model was first trained for.
+    pub scaling: RotaryScaling,
+}
+
+/// A kind of rotary scaling.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RotaryScaling {
+    /// None.
+    Default,
+    /// All frequencies divided by a factor.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// Low frequencies divided, high ones kept, a ramp between.
+    Llama3 {
+        /// The divisor of low frequencies.
+        factor: f64,
+        /// Frequencies that turn less often than this over the original length are low.
+        low: f64,
+        /// Those that turn more often are high.
+        high: f64,
+        /// The length of the first training.
+        original: f64,
+    },
+    /// The same idea with a ramp over the number of the frequency, and a factor on cosines and sines.
+    ///
+    /// Source: Peng et al., "YaRN" (2023), §3.2–3.4.
+    Yarn {
+        /// The divisor of low frequencies.
+        factor: f64,
+        /// Turns over the original length from which a frequency is kept.
+        fast: f64,
+        /// Turns at which it is fully divided.
+        slow: f64,
+        /// Whether the ends of the ramp are rounded outwards.
+        truncate: bool,
+        /// What cosines and sines are multiplied by.
+        attention: f64,
+        /// The length of the first training.
+        original: f64,
+    },
+}
+
+impl Rotary {
+    /// Radians per position of each pair of dimensions, `dims / 2` of them.
+    pub fn frequencies(&self) -> Vec<f32> {
+        let plain = (0..self.dims / 2)
+            .map(|i| self.theta.powf(-2.0 * i as f64 / self.dims as f64))
+            .enumerate();
+        plain
+            .map(|(i, frequency)| self.scaled(i, frequency) as f32)
+            .collect()
+    }
+
+    /// What cosines and sines are multiplied by.
+    pub fn amplitude(&self) -> f64 {
+        match self.scaling {
+            RotaryScaling::Yarn { attention, .. } => attention,
+            _ => 1.0,
         }
     }
-    refuse_partial(
-        fields,
-        "partial_rotary_factor",
-        fields.get("partial_rotary_factor"),
-    );
+
+    fn scaled(&self, i: usize, frequency: f64) -> f64 {
+        match self.scaling {
+            RotaryScaling::Default => frequency,
+            RotaryScaling::Linear { factor } => frequency / factor,
+            RotaryScaling::Llama3 {
+                factor,
+                low,
+                high,
+                original,
+            } => {
+                let turns = original * frequency / TAU;
+                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                frequency * (kept + (1.0 - kept) / factor)
+            }
+            RotaryScaling::Yarn {
+                factor,
+                fast,
+                slow,
+                truncate,
+                original,
+                ..
+            } => {
+                let dims = self.dims as f64;
+                let number =
+                    |turns: f64| dims * (original / (turns * TAU)).ln() / (2.0 * self.theta.ln());
+                let (mut begin, mut end) = (number(fast), number(slow));
+                if truncate {
+                    (begin, end) = (begin.floor(), end.ceil());
+                }
+                (begin, end) = (begin.max(0.0), end.min(dims - 1.0));
+                if begin == end {
+                    end += 0.001;
+                }
+                let divided = ((i as f64 - begin) / (end - begin)).clamp(0.0, 1.0);
+                frequency * (1.0 - divided + divided / factor)
+            }
+        }
+    }
+}
+
+/// Reads the rotary settings of heads of `head_dim`.
+pub(crate) fn read(fields: &mut Fields<'_>, family: Family, head_dim: usize) -> Rotary {
+    let theta = read_theta(fields);
+    let part = read_part(fields, family);
+    let dims = (head_dim as f64 * part) as usize;
+    // The size of a head is judged where it is read.
+    if part < 1.0 && (dims < 2 || !dims.is_multiple_of(2)) {
+        fields.problem(format!(
+            "head_dim ({head_dim}) times partial_rotary_factor ({part}) must be an even number of at least 2"
+        ));
+    }
+    let scaling = read_scaling(fields);
+    Rotary {
+        theta,
+        dims: dims.max(2),
+        scaling,
+    }
+}
+
+fn read_theta(fields: &mut Fields<'_>) -> f64 {
     let top = fields
         .get("rope_theta")
         .is_some()
         .then(|| fields.positive("rope_theta", DEFAULT_THETA));
-    let nested = read_nested_theta(fields);
+    let nested = nested(fields, "rope_theta");
     if let (Some(top), Some(nested)) = (top, nested)
         && top != nested
     {
@@ -37,54 +160,190 @@ pub(crate) fn read_theta(fields: &mut Fields<'_>) -> f64 {
     nested.or(top).unwrap_or(DEFAULT_THETA)
 }
 
-fn read_nested_theta(fields: &mut Fields<'_>) -> Option<f64> {
-    let value = fields
-        .get("rope_parameters")?
-        .get("rope_theta")
-        .filter(|value| !value.is_null())?;
-    match value
-        .as_f64()
-        .filter(|theta| theta.is_finite() && *theta > 0.0)
-    {
-        Some(theta) => Some(theta),
-        None => {
-            fields.problem(format!(
-                "rope_parameters.rope_theta must be a number above 0, found {}",
+/// The number above 0 at `key` of `rope_parameters`.
+fn nested(fields: &mut Fields<'_>, key: &str) -> Option<f64> {
+    let object = fields.get("rope_parameters")?.as_object()?;
+    Scaling {
+        fields,
+        key: "rope_parameters",
+        object,
+    }
+    .number(key)
+}
+
+fn read_part(fields: &mut Fields<'_>, family: Family) -> f64 {
+    let top = fields.number("partial_rotary_factor");
+    let nested = nested(fields, "partial_rotary_factor");
+    let part = nested.or(top).unwrap_or(family.default_rotary_part());
+    if part > 0.0 && part <= 1.0 {
+        part
+    } else {
+        fields.problem(format!(
+            "partial_rotary_factor must be above 0 and at most 1, found {part}"
+        ));
+        1.0
+    }
+}
+
+/// One object of rotary scaling.
+struct Scaling<'f, 'a> {
+    fields: &'f mut Fields<'a>,
+    key: &'static str,
+    object: &'a Map<String, Value>,
+}
+
+impl Scaling<'_, '_> {
+    /// A number above 0, if there.
+    fn number(&mut self, name: &str) -> Option<f64> {
+        let value = self.object.get(name).filter(|value| !value.is_null())?;
+        let number = value.as_f64().filter(|n| n.is_finite() && *n > 0.0);
+        if number.is_none() {
+            self.fields.problem(format!(
+                "{}.{name} must be a number above 0, found {}",
+                self.key,
                 brief(value)
             ));
-            None
+        }
+        number
+    }
+
+    fn required(&mut self, name: &str) -> f64 {
+        if self.object.get(name).is_none_or(Value::is_null) {
+            self.fields
+                .problem(format!("{}.{name} is missing", self.key));
+        }
+        self.number(name).unwrap_or(1.0)
+    }
+
+    /// The length of the first training: at the top, in the object, or else the longest of all.
+    fn original(&mut self) -> f64 {
+        let key = "original_max_position_embeddings";
+        let top = self.fields.size(key).map(|n| n as f64);
+        let inner = self.number(key);
+        let longest = self.fields.size("max_position_embeddings");
+        match top.or(inner).or(longest.map(|n| n as f64)) {
+            Some(length) => length,
+            None => {
+                self.fields
+                    .problem(format!("{}.{key} is missing", self.key));
+                1.0
+            }
+        }
+    }
+
+    fn llama3(&mut self) -> RotaryScaling {
+        let (low, high) = (
+            self.required("low_freq_factor"),
+            self.required("high_freq_factor"),
+        );
+        let given = |name| self.object.get(name).is_some();
+        if low >= high && given("low_freq_factor") && given("high_freq_factor") {
+            self.fields.problem(format!(
+                "{}.low_freq_factor ({low}) must be below high_freq_factor ({high})",
+                self.key
+            ));
+        }
+        RotaryScaling::Llama3 {
+            factor: self.required("factor"),
+            low,
+            high,
+            original: self.original(),
+        }
+    }
+
+    fn yarn(&mut self) -> RotaryScaling {
+        let original = self.original();
+        let longest = self.fields.size("max_position_embeddings");
+        let factor = match self.number("factor") {
+            Some(factor) => factor,
+            None => longest.map_or_else(|| self.required("factor"), |n| n as f64 / original),
+        };
+        let magnitude = |by: f64| {
+            if factor <= 1.0 {
+                1.0
+            } else {
+                0.1 * by * factor.ln() + 1.0
+            }
+        };
+        let told = self.number("attention_factor");
+        let attention =
+            told.unwrap_or_else(
+                || match (self.number("mscale"), self.number("mscale_all_dim")) {
+                    (Some(one), Some(all)) => magnitude(one) / magnitude(all),
+                    _ => magnitude(1.0),
+                },
+            );
+        let truncate = self.object.get("truncate").and_then(Value::as_bool);
+        RotaryScaling::Yarn {
+            factor,
+            fast: self.number("beta_fast").unwrap_or(32.0),
+            slow: self.number("beta_slow").unwrap_or(1.0),
+            truncate: truncate.unwrap_or(true),
+            attention,
+            original,
         }
     }
 }
 
-fn refuse_scaling(fields: &mut Fields<'_>, key: &str, object: &Map<String, Value>) {
-    let kind = object.get("rope_type").or_else(|| object.get("type"));
-    if let Some(kind) = kind.filter(|&kind| kind != "default") {
-        fields.problem(format!(
-            "{key}: rotary scaling {} is not supported, only \"default\"",
-            brief(kind)
-        ));
-    } else if kind.is_none() && object.contains_key("factor") {
-        fields.problem(format!(
-            "{key} has a factor but no rope_type: rotary scaling is not supported, only \"default\""
-        ));
+fn read_scaling(fields: &mut Fields<'_>) -> RotaryScaling {
+    let mut found = RotaryScaling::Default;
+    for key in ["rope_parameters", "rope_scaling"] {
+        let Some(object) = fields.object(key) else {
+            continue;
+        };
+        // One set of parameters for each kind of layer.
+        if let Some((name, _)) = object.iter().find(|(_, value)| value.is_object()) {
+            fields.problem(format!(
+                "{key}.{name}: rotary parameters for single kinds of layers are not supported"
+            ));
+        }
+        let kind = object.get("rope_type").or_else(|| object.get("type"));
+        let mut scaling = Scaling {
+            fields,
+            key,
+            object,
+        };
+        let one = match kind.and_then(Value::as_str) {
+            Some("default") => RotaryScaling::Default,
+            Some("linear") => RotaryScaling::Linear {
+                factor: scaling.required("factor"),
+            },
+            Some("llama3") => scaling.llama3(),
+            Some("yarn") => scaling.yarn(),
+            _ => {
+                refuse_kind(fields, key, object, kind);
+                RotaryScaling::Default
+            }
+        };
+        if found != RotaryScaling::Default && one != RotaryScaling::Default && one != found {
+            fields.problem("rope_parameters and rope_scaling differ: keep one");
+        }
+        if one != RotaryScaling::Default {
+            found = one;
+        }
     }
-    // One set of parameters for each kind of layer.
-    if let Some((name, _)) = object.iter().find(|(_, value)| value.is_object()) {
-        fields.problem(format!(
-            "{key}.{name}: rotary parameters for single kinds of layers are not supported"
-        ));
-    }
-    refuse_partial(
-        fields,
-        &format!("{key}.partial_rotary_factor"),
-        object.get("partial_rotary_factor"),
-    );
+    found
 }
 
-fn refuse_partial(fields: &mut Fields<'_>, key: &str, factor: Option<&Value>) {
-    if let Some(factor) = factor.filter(|factor| !factor.is_null() && factor.as_f64() != Some(1.0))
-    {
-        fields.problem(format!("{key} {} is not supported, only 1", brief(factor)));
+fn refuse_kind(
+    fields: &mut Fields<'_>,
+    key: &str,
+    object: &Map<String, Value>,
+    kind: Option<&Value>,
+) {
+    let supported = "supported: default, linear, llama3, yarn";
+    match kind {
+        Some(kind) if kind == "dynamic" || kind == "longrope" => fields.problem(format!(
+            "{key}: rotary scaling {} depends on the length of the text, which differs among the documents of a row; {supported}",
+            brief(kind)
+        )),
+        Some(kind) => fields.problem(format!(
+            "{key}: rotary scaling {} is not supported; {supported}",
+            brief(kind)
+        )),
+        None if object.contains_key("factor") => fields.problem(format!(
+            "{key} has a factor but no rope_type; {supported}"
+        )),
+        None => {}
     }
 }

@@ -37,7 +37,7 @@ fn reads_the_fixtures() {
     let llama = config_of("llama");
     assert_eq!(llama.family, Family::Llama);
     assert!(llama.tie_word_embeddings);
-    assert_eq!(llama.rope_theta, 1e5);
+    assert_eq!(llama.rotary.theta, 1e5);
     let qwen = config_of("qwen3");
     assert_eq!(qwen.family, Family::Qwen3);
     assert_eq!(
@@ -58,7 +58,7 @@ fn reads_the_fixtures() {
         (4, 2, 16)
     );
     assert_eq!(
-        (qwen.rms_norm_eps, qwen.rope_theta, qwen.initializer_range),
+        (qwen.rms_norm_eps, qwen.rotary.theta, qwen.initializer_range),
         (1e-6, 1e6, 0.02)
     );
     assert!(!qwen.tie_word_embeddings);
@@ -72,9 +72,9 @@ fn reads_the_old_rotary_keys() {
         "llama",
         json!({"rope_parameters": null, "rope_theta": 5e5, "rope_scaling": null}),
     );
-    assert_eq!(ModelConfig::parse(&text, "").unwrap().rope_theta, 5e5);
+    assert_eq!(ModelConfig::parse(&text, "").unwrap().rotary.theta, 5e5);
     let none = edited("llama", json!({"rope_parameters": null}));
-    assert_eq!(ModelConfig::parse(&none, "").unwrap().rope_theta, 1e4);
+    assert_eq!(ModelConfig::parse(&none, "").unwrap().rotary.theta, 1e4);
     let both = edited("llama", json!({"rope_theta": 5e5}));
     assert_eq!(
         problems(&both),
@@ -106,10 +106,9 @@ fn lists_every_problem_at_once() {
     let text = edited(
         "qwen3",
         json!({
-            "attention_bias": true,
             "use_sliding_window": true,
             "hidden_act": "gelu",
-            "rope_parameters": {"rope_type": "yarn", "rope_theta": -1, "factor": 4.0, "partial_rotary_factor": 0.25},
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": -1, "factor": 4.0, "partial_rotary_factor": 2},
             "layer_types": ["full_attention", "sliding_attention"],
             "quantization_config": {"quant_method": "fp8"},
             "attention_dropout": 0.1,
@@ -128,11 +127,10 @@ fn lists_every_problem_at_once() {
         "vocab_size must be a whole number from 1 to 2147483647, found \"many\"",
         "intermediate_size is missing",
         "rms_norm_eps must be above 0, found 0",
-        "rope_parameters: rotary scaling \"yarn\" is not supported, only \"default\"",
-        "rope_parameters.partial_rotary_factor 0.25 is not supported, only 1",
+        "rope_parameters: rotary scaling \"dynamic\" depends on the length of the text, which differs among the documents of a row; supported: default, linear, llama3, yarn",
+        "partial_rotary_factor must be above 0 and at most 1, found 2",
         "rope_parameters.rope_theta must be a number above 0, found -1",
         "tie_word_embeddings must be true or false, found 1",
-        "attention_bias is true: biases in attention are not supported",
         "use_sliding_window is true: sliding windows in attention are not supported",
         "hidden_act \"gelu\" is not supported, only \"silu\"",
         "attention_dropout 0.1 is not supported, only 0",
@@ -144,35 +142,30 @@ fn lists_every_problem_at_once() {
             "missing {expected:?} in {problems:#?}"
         );
     }
-    assert_eq!(problems.len(), 15, "{problems:#?}");
+    assert_eq!(problems.len(), 14, "{problems:#?}");
 }
 
 #[test]
 fn names_each_kind_of_rotary_scaling() {
-    for (key, scaling) in [
-        ("rope_scaling", json!({"type": "linear", "factor": 2.0})),
-        (
-            "rope_scaling",
-            json!({"rope_type": "llama3", "factor": 8.0}),
-        ),
-        (
-            "rope_parameters",
-            json!({"rope_type": "dynamic", "rope_theta": 1e4}),
-        ),
+    for (key, kind, reason) in [
+        ("rope_parameters", "dynamic", "depends on the length"),
+        ("rope_scaling", "longrope", "depends on the length"),
+        ("rope_scaling", "spiral", "is not supported"),
     ] {
-        let kind = scaling
-            .get("type")
-            .or(scaling.get("rope_type"))
-            .unwrap()
-            .clone();
+        let scaling = json!({"rope_type": kind, "factor": 2.0});
         let found = problems(&edited("llama", json!({ key: scaling })));
-        assert_eq!(
-            found,
-            [format!(
-                "{key}: rotary scaling {kind} is not supported, only \"default\""
-            )]
-        );
+        let start = format!("{key}: rotary scaling \"{kind}\" {reason}");
+        assert!(found[0].starts_with(&start), "{found:?}");
+        assert_eq!(found.len(), 1);
     }
+    let incomplete = json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}});
+    assert_eq!(
+        problems(&edited("llama", incomplete)),
+        [
+            "rope_scaling.low_freq_factor is missing",
+            "rope_scaling.high_freq_factor is missing",
+        ]
+    );
     let bare = problems(&edited("llama", json!({"rope_scaling": {"factor": 2.0}})));
     assert!(bare[0].contains("no rope_type"), "{bare:?}");
     let nested = problems(&edited(
@@ -218,10 +211,17 @@ fn an_unknown_family_lists_the_known_ones() {
     ));
     assert_eq!(
         found,
-        ["model_type \"mamba\" is not supported; supported: llama, qwen3"]
+        [
+            "model_type \"mamba\" is not supported; supported: llama, qwen2, qwen3, qwen3_moe, qwen3_next, qwen3_5_text, qwen3_5_moe_text"
+        ]
     );
     let found = problems(&edited("llama", json!({"model_type": null})));
-    assert_eq!(found, ["model_type is missing; supported: llama, qwen3"]);
+    assert_eq!(
+        found,
+        [
+            "model_type is missing; supported: llama, qwen2, qwen3, qwen3_moe, qwen3_next, qwen3_5_text, qwen3_5_moe_text"
+        ]
+    );
     assert_eq!(problems("[1]"), ["it must be a JSON object, found [1]"]);
 }
 

@@ -6,6 +6,8 @@ use ferrotune_pjrt::DType;
 use half::{bf16, f16};
 use safetensors::Dtype as DiskType;
 
+use crate::layout::Piece;
+
 /// A number type in which weights may be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
@@ -69,11 +71,11 @@ impl Stored {
     }
 
     /// Writes every value of `values`, rounded to nearest even.
-    fn write(self, values: &[f32], out: &mut Vec<u8>) {
+    fn write(self, values: &[f32], out: &mut [u8]) {
         match self {
-            Self::F32 => out.extend(values.iter().flat_map(|v| v.to_le_bytes())),
-            Self::BF16 => out.extend(values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes())),
-            Self::F16 => out.extend(values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes())),
+            Self::F32 => write_all(values, out, f32::to_le_bytes),
+            Self::BF16 => write_all(values, out, |v| bf16::from_f32(v).to_le_bytes()),
+            Self::F16 => write_all(values, out, |v| f16::from_f32(v).to_le_bytes()),
         }
     }
 }
@@ -92,45 +94,71 @@ fn read_all<const N: usize>(bytes: &[u8], out: &mut [F32Bytes], read: impl Fn([u
     }
 }
 
-/// Writes the values of one tensor on disk to `out`, in the tree's order.
-///
-/// `disk_dims` are those on disk: if `transposed`, two of them, which `out` gets the other way round.
-pub(crate) fn from_disk(
-    bytes: &[u8],
-    stored: Stored,
-    disk_dims: &[usize],
-    transposed: bool,
-    out: &mut [F32Bytes],
-) {
-    match disk_dims {
-        &[rows, columns] if transposed => {
-            let mut band = vec![[0; 4]; BAND.min(rows) * columns];
-            for first in (0..rows).step_by(BAND) {
-                let count = BAND.min(rows - first);
-                let band = &mut band[..count * columns];
-                let from = first * columns * stored.size();
-                stored.read(&bytes[from..from + band.len() * stored.size()], band);
-                scatter_columns(band, columns, &mut out[first..], rows);
-            }
-        }
-        _ => stored.read(bytes, out),
+fn write_all<const N: usize>(values: &[f32], out: &mut [u8], write: impl Fn(f32) -> [u8; N]) {
+    let (slots, rest) = out.as_chunks_mut::<N>();
+    assert!(
+        rest.is_empty() && slots.len() == values.len(),
+        "a piece has as many values as its rows"
+    );
+    for (slot, value) in slots.iter_mut().zip(values) {
+        *slot = write(*value);
     }
 }
 
-/// The bytes of one tensor of the tree as they go to disk; `dims` are those of the tree.
-pub(crate) fn to_disk(values: &[f32], stored: Stored, dims: &[usize], transposed: bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(values.len() * stored.size());
-    match dims {
-        &[rows, columns] if transposed => {
-            let mut turned = vec![0.0; values.len()];
-            for (first, band) in (0..rows).step_by(BAND).zip(values.chunks(BAND * columns)) {
-                scatter_columns(band, columns, &mut turned[first..], rows);
-            }
-            stored.write(&turned, &mut out);
+/// Writes the values of `piece`, some rows of a tensor with these bytes on disk, to `out` in the tree's order.
+///
+/// If `transposed`, `out` gets the rows as columns.
+pub(crate) fn from_disk(
+    bytes: &[u8],
+    stored: Stored,
+    piece: &Piece,
+    transposed: bool,
+    out: &mut [F32Bytes],
+) {
+    let (columns, height) = (piece.columns(), piece.height());
+    let row_bytes = columns * stored.size();
+    let mut band = Vec::new();
+    let mut done = 0;
+    for run in &piece.rows {
+        if !transposed {
+            let part = &mut out[done * columns..][..run.len() * columns];
+            stored.read(&bytes[run.start * row_bytes..run.end * row_bytes], part);
+            done += run.len();
+            continue;
         }
-        _ => stored.write(values, &mut out),
+        for first in run.clone().step_by(BAND) {
+            let count = BAND.min(run.end - first);
+            band.resize(count * columns, [0; 4]);
+            stored.read(&bytes[first * row_bytes..][..count * row_bytes], &mut band);
+            scatter_columns(&band, columns, &mut out[done..], height);
+            done += count;
+        }
     }
-    out
+}
+
+/// Writes the values of `piece`, in the tree's order, to their rows of the tensor with these bytes on disk.
+pub(crate) fn to_disk(
+    values: &[f32],
+    stored: Stored,
+    piece: &Piece,
+    transposed: bool,
+    bytes: &mut [u8],
+) {
+    let (columns, height) = (piece.columns(), piece.height());
+    let row_bytes = columns * stored.size();
+    let mut turned = Vec::new();
+    let mut done = 0;
+    for run in &piece.rows {
+        let out = &mut bytes[run.start * row_bytes..run.end * row_bytes];
+        if transposed {
+            turned.resize(run.len() * columns, 0.0);
+            gather_columns(&values[done..], height, columns, &mut turned);
+            stored.write(&turned, out);
+        } else {
+            stored.write(&values[done * columns..][..run.len() * columns], out);
+        }
+        done += run.len();
+    }
 }
 
 /// Rows that are transposed together: enough to fill a cache line of the result.
@@ -142,6 +170,20 @@ fn scatter_columns<T: Copy>(band: &[T], columns: usize, out: &mut [T], stride: u
         let target = &mut out[column * stride..];
         for (slot, row) in target.iter_mut().zip(band.chunks_exact(columns)) {
             *slot = row[column];
+        }
+    }
+}
+
+/// Fills `out`, rows of `columns` values, from the first columns of `values`, whose rows are `stride` apart.
+fn gather_columns(values: &[f32], stride: usize, columns: usize, out: &mut [f32]) {
+    let height = out.len() / columns;
+    for first in (0..height).step_by(BAND) {
+        let count = BAND.min(height - first);
+        for column in 0..columns {
+            let source = &values[column * stride + first..][..count];
+            for (row, value) in source.iter().enumerate() {
+                out[(first + row) * columns + column] = *value;
+            }
         }
     }
 }

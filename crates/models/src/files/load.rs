@@ -12,7 +12,7 @@ use super::element::{Stored, from_disk, not_finite, unravel};
 use super::mapped::MappedTensors;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result, WeightProblem};
-use crate::layout::{EMBEDDING, Entry, HEAD};
+use crate::layout::{Entry, Naming, Piece};
 use crate::memory;
 
 /// Weights read from a folder.
@@ -29,8 +29,9 @@ pub struct Weights {
 
 /// Reads the weights of the folder `dir`: `model.safetensors`, or the files of `model.safetensors.index.json`.
 ///
-/// Sources are f32, bf16 or f16, all exact in f32. A tied model may have a head on disk as well, if it is the same as the embedding,
-/// byte for byte. Rotary tables of old Llama checkpoints are left unread.
+/// Sources are f32, bf16 or f16, all exact in f32. Experts may be apart or one tensor; the decoder may be part of a larger model. A tied
+/// model may have a head on disk as well, if it is the same as the embedding, byte for byte. Rotary tables of old Llama checkpoints
+/// and tensors of other parts (images, prediction of several tokens) are left unread.
 ///
 /// # Errors
 /// [`Error::NoWeights`], [`Error::Corrupt`], [`Error::Index`], [`Error::Io`], [`Error::Memory`]; [`Error::Weights`] with every tensor that is missing,
@@ -38,12 +39,13 @@ pub struct Weights {
 pub fn load(dir: impl AsRef<Path>, config: &ModelConfig) -> Result<Weights> {
     let dir = dir.as_ref();
     let tensors = MappedTensors::open(dir)?;
-    let entries = config.entries();
+    let naming = Naming::of(tensors.names());
+    let entries = config.entries(&naming);
     let refuse = |problems| Error::Weights {
         dir: dir.to_path_buf(),
         problems,
     };
-    let (unused, problems) = compare(&tensors, &entries, config);
+    let (unused, problems) = compare(&tensors, &entries, &naming, config);
     if !problems.is_empty() {
         return Err(refuse(problems));
     }
@@ -63,52 +65,30 @@ pub fn load(dir: impl AsRef<Path>, config: &ModelConfig) -> Result<Weights> {
     })
 }
 
-/// Names that hold no weights, and everything that is not as the model needs it.
+/// Names that hold nothing for this model, and everything that is not as it needs it.
 fn compare(
     tensors: &MappedTensors,
     entries: &[Entry],
+    naming: &Naming,
     config: &ModelConfig,
 ) -> (Vec<String>, Vec<WeightProblem>) {
     let mut problems = Vec::new();
     let mut known = HashSet::new();
-    for entry in entries {
-        let expected = entry.disk_dims();
-        for name in &entry.names {
-            known.insert(name.as_str());
-            let name = name.clone();
-            let Some(info) = tensors.info(&name) else {
-                problems.push(WeightProblem::Missing {
-                    name,
-                    expected: expected.clone(),
-                });
-                continue;
-            };
-            if info.shape != expected {
-                let (expected, found) = (expected.clone(), info.shape.clone());
-                problems.push(WeightProblem::Shape {
-                    name: name.clone(),
-                    expected,
-                    found,
-                });
-            }
-            if Stored::from_disk(info.dtype).is_none() {
-                problems.push(WeightProblem::Dtype {
-                    name,
-                    found: info.dtype.to_string(),
-                    expected: Stored::NAMES,
-                });
-            }
+    for piece in entries.iter().flat_map(|entry| &entry.pieces) {
+        // Several parameters may be parts of one tensor.
+        if known.insert(piece.name.as_str()) {
+            compare_piece(tensors, piece, &mut problems);
         }
     }
     let mut unused = Vec::new();
     for (name, info) in tensors.iter().filter(|(name, _)| !known.contains(name)) {
-        if name.ends_with(".rotary_emb.inv_freq") {
+        if Naming::is_other_part(name) {
             unused.push(name.to_owned());
-        } else if name == HEAD && config.tie_word_embeddings {
-            if !same(tensors, HEAD, EMBEDDING) {
+        } else if name == naming.head() && config.tie_word_embeddings {
+            if !same(tensors, name, &naming.embedding()) {
                 problems.push(WeightProblem::TiedHeadDiffers {
                     name: name.to_owned(),
-                    embedding: EMBEDDING.to_owned(),
+                    embedding: naming.embedding(),
                 });
             }
         } else {
@@ -121,6 +101,28 @@ fn compare(
     (unused, problems)
 }
 
+fn compare_piece(tensors: &MappedTensors, piece: &Piece, problems: &mut Vec<WeightProblem>) {
+    let (name, expected) = (piece.name.clone(), piece.dims.clone());
+    let Some(info) = tensors.info(&name) else {
+        problems.push(WeightProblem::Missing { name, expected });
+        return;
+    };
+    if info.shape != expected {
+        problems.push(WeightProblem::Shape {
+            name: name.clone(),
+            expected,
+            found: info.shape.clone(),
+        });
+    }
+    if Stored::from_disk(info.dtype).is_none() {
+        problems.push(WeightProblem::Dtype {
+            name,
+            found: info.dtype.to_string(),
+            expected: Stored::NAMES,
+        });
+    }
+}
+
 /// Whether two tensors have the same type, shape and bytes.
 fn same(tensors: &MappedTensors, left: &str, right: &str) -> bool {
     let (Some(a), Some(b)) = (tensors.info(left), tensors.info(right)) else {
@@ -129,42 +131,49 @@ fn same(tensors: &MappedTensors, left: &str, right: &str) -> bool {
     a.dtype == b.dtype && a.shape == b.shape && tensors.bytes(left) == tensors.bytes(right)
 }
 
-/// Reads the tensors of one parameter, which were compared before, and stacks them.
+/// Reads the pieces of one parameter, which were compared before, and stacks them.
 fn read(
     tensors: &MappedTensors,
     entry: &Entry,
     problems: &mut Vec<WeightProblem>,
 ) -> Result<HostArray> {
-    let disk_dims = entry.disk_dims();
     let mut bytes = memory::zeros(&entry.spec)?;
     let (values, _) = bytes.as_chunks_mut();
-    let pieces = values.chunks_exact_mut(entry.piece_dims().iter().product());
-    for (name, piece) in entry.names.iter().zip(pieces) {
+    let slots = values.chunks_exact_mut(entry.piece_dims().iter().product());
+    for (piece, slot) in entry.pieces.iter().zip(slots) {
+        let name = &piece.name;
         let (Some(info), Some(source)) = (tensors.info(name), tensors.bytes(name)) else {
             unreachable!("the names were compared before");
         };
         let stored = Stored::from_disk(info.dtype).expect("the types were compared before");
-        from_disk(source, stored, &disk_dims, entry.transposed, piece);
-        if let Some((count, first)) = not_finite(piece.iter().map(|v| f32::from_ne_bytes(*v))) {
-            let mut first = unravel(first, entry.piece_dims());
-            if entry.transposed {
-                first.reverse();
-            }
+        from_disk(source, stored, piece, entry.transposed, slot);
+        if let Some((count, first)) = not_finite(slot.iter().map(|v| f32::from_ne_bytes(*v))) {
             problems.push(WeightProblem::NotFinite {
                 name: name.clone(),
                 count,
-                first,
+                first: place_on_disk(entry, piece, first),
             });
         }
     }
     Ok(memory::array(&entry.spec, bytes))
 }
 
+/// The index on disk of the value at `offset` of a piece in the tree's order.
+fn place_on_disk(entry: &Entry, piece: &Piece, offset: usize) -> Vec<usize> {
+    let (columns, height) = (piece.columns(), piece.height());
+    let (row, column) = if entry.transposed {
+        (offset % height, offset / height)
+    } else {
+        (offset / columns, offset % columns)
+    };
+    unravel(piece.disk_row(row) * columns + column, &piece.dims)
+}
+
 fn stored_type(tensors: &MappedTensors, entries: &[Entry]) -> Option<DType> {
     let mut types = entries
         .iter()
-        .flat_map(|entry| &entry.names)
-        .map(|name| tensors.info(name).map(|info| info.dtype));
+        .flat_map(|entry| &entry.pieces)
+        .map(|piece| tensors.info(&piece.name).map(|info| info.dtype));
     let first = types.next()??;
     types
         .all(|dtype| dtype == Some(first))

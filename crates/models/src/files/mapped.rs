@@ -60,6 +60,16 @@ impl MappedTensors {
         self.tensors.get(name).map(|(_, info)| info)
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// The name of the file that holds a tensor.
+    pub(crate) fn file_of(&self, name: &str) -> Option<&str> {
+        let (file, _) = self.tensors.get(name)?;
+        self.files[*file].path.file_name()?.to_str()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
         self.tensors
             .iter()

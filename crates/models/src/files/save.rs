@@ -1,21 +1,21 @@
 //! Writing weights: a Hugging Face folder, or gradients under the same names.
 //!
-//! One file, names sorted, as `transformers` writes a model that fits into one. Sharded writing is not here.
+//! Names, packing, and the cut into files are those of the folder that the model came from; without one, those of a text model
+//! that `transformers` saves in one file.
 
-use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::Path;
 
 use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::{DType, HostArray};
-use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::atomic;
-use super::element::{Stored, first_out_of_range, not_finite, to_disk, unravel};
-use super::mapped::SINGLE_FILE;
+use super::element::{Stored, first_out_of_range, not_finite, unravel};
+use super::mapped::{MappedTensors, SINGLE_FILE};
+use super::write::{Arrays, Outputs};
 use crate::config::{CONFIG_FILE, ModelConfig};
 use crate::error::{Error, Result, WeightProblem};
-use crate::layout::Entry;
+use crate::layout::{Entry, Naming};
 
 /// Files of a model folder that say how to use the model, and that training leaves as they are.
 const COMPANIONS: &[&str] = &[
@@ -31,34 +31,49 @@ const COMPANIONS: &[&str] = &[
     "chat_template.json",
 ];
 
-/// Writes a Hugging Face folder: `model.safetensors` in `dtype` (f32, bf16 or f16), `config.json`, and copies of the tokenizer and
-/// generation files of `companions_from`.
+/// Writes a Hugging Face folder: weights in `dtype` (f32, bf16 or f16), `config.json`, and copies of the tokenizer and generation
+/// files of `source`, the folder that the model came from.
 ///
-/// Each file is complete under its name or not there; `config.json` comes last, so a new folder that has one is whole.
-/// `params` are the f32 arrays of [`ModelConfig::params`], in any order.
+/// Tensors get the names and the packing that they have in `source`, and lie in files of the same names. Tensors of other parts of
+/// the model (images, prediction of several tokens) are copied from there unchanged.
+///
+/// Each file is complete under its name or not there, and the index of several files comes after them; `config.json` comes last, so a
+/// new folder that has one is whole. `params` are the f32 arrays of [`ModelConfig::params`], in any order.
 ///
 /// # Errors
-/// [`Error::SaveDtype`], [`Error::Io`]; [`Error::Arrays`] with every array that is missing, extra, of the wrong shape or number type,
-/// not finite, or out of the range of `dtype`.
+/// [`Error::SaveDtype`], [`Error::Io`]; what [`load`](super::load()) says of the files of `source`; [`Error::Arrays`] with every array
+/// that is missing, extra, of the wrong shape or number type, not finite, or out of the range of `dtype`.
 pub fn save(
     dir: impl AsRef<Path>,
     config: &ModelConfig,
     params: &[(ParamSpec, HostArray)],
     dtype: DType,
-    companions_from: Option<&Path>,
+    source: Option<&Path>,
 ) -> Result<()> {
     let dir = dir.as_ref();
-    let path = dir.join(SINGLE_FILE);
     let stored = Stored::from_dtype(dtype).ok_or(Error::SaveDtype { dtype })?;
-    let entries = config.entries();
+    let old = match source.map(MappedTensors::open) {
+        Some(Ok(tensors)) => Some(tensors),
+        None | Some(Err(Error::NoWeights { .. })) => None,
+        Some(Err(error)) => return Err(error),
+    };
+    let naming = old.as_ref().map(|old| Naming::of(old.names()));
+    let naming = naming.unwrap_or_default();
+    let entries = config.entries(&naming);
+    let twin = tied_head(config, &naming, old.as_ref(), &entries[0]);
+    let path = dir.join(SINGLE_FILE);
     let arrays = arrays_by_path(&path, &entries, params)?;
     let problems = values_that_cannot_be_stored(&entries, &arrays, stored);
     if !problems.is_empty() {
         return Err(Error::Arrays { path, problems });
     }
     std::fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
-    write_tensors(&path, &entries, &arrays, stored)?;
-    if let Some(source) = companions_from {
+    let mut outputs = Outputs::of(entries.iter().chain(&twin), stored);
+    if let Some(old) = &old {
+        outputs.carry(old);
+    }
+    outputs.write_folder(dir, old.as_ref(), &arrays)?;
+    if let Some(source) = source {
         copy_companions(source, dir)?;
     }
     atomic::write(&dir.join(CONFIG_FILE), |file| {
@@ -66,8 +81,24 @@ pub fn save(
     })
 }
 
+/// The head of a tied model where the old checkpoint has one: the embedding under a second name.
+fn tied_head(
+    config: &ModelConfig,
+    naming: &Naming,
+    old: Option<&MappedTensors>,
+    embedding: &Entry,
+) -> Option<Entry> {
+    let name = naming.head();
+    if !config.tie_word_embeddings || old?.info(&name).is_none() {
+        return None;
+    }
+    let mut twin = embedding.clone();
+    twin.pieces[0].name = name;
+    Some(twin)
+}
+
 /// Writes arrays that have the shapes of the parameters (gradients) to the file `path`, in f32, by the names and shapes that the
-/// checkpoint has on disk: layers apart, matrices `[out, in]`.
+/// parameters have in `transformers`: layers apart, matrices `[out, in]`, the experts of a layer in one tensor.
 ///
 /// Values that are not finite are written as they are.
 ///
@@ -78,12 +109,10 @@ pub fn export_gradients(
     config: &ModelConfig,
     gradients: &[(ParamSpec, HostArray)],
 ) -> Result<()> {
-    let entries = config.entries();
+    let entries = config.entries(&Naming::in_memory());
     let arrays = arrays_by_path(path.as_ref(), &entries, gradients)?;
-    write_tensors(path.as_ref(), &entries, &arrays, Stored::F32)
+    Outputs::of(entries.iter(), Stored::F32).write_file(path.as_ref(), &arrays)
 }
-
-type Arrays<'a> = HashMap<&'a str, &'a HostArray>;
 
 /// The arrays by path, if they are exactly those of the model.
 fn arrays_by_path<'a>(
@@ -156,69 +185,6 @@ fn values_that_cannot_be_stored(
         }
     }
     problems
-}
-
-/// One tensor to be written: its row of the table, and which layer of it.
-struct Piece<'a> {
-    entry: &'a Entry,
-    layer: usize,
-}
-
-/// Streams the file: only one tensor is converted at a time.
-fn write_tensors(
-    path: &Path,
-    entries: &[Entry],
-    arrays: &Arrays<'_>,
-    stored: Stored,
-) -> Result<()> {
-    let pieces: BTreeMap<&str, Piece<'_>> = entries
-        .iter()
-        .flat_map(|entry| {
-            entry
-                .names
-                .iter()
-                .enumerate()
-                .map(move |(layer, name)| (name.as_str(), Piece { entry, layer }))
-        })
-        .collect();
-    let header = header(&pieces, stored);
-    atomic::write(path, |file| {
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(&header)?;
-        for Piece { entry, layer } in pieces.values() {
-            let dims = entry.piece_dims();
-            let length: usize = dims.iter().product();
-            let values =
-                &arrays[entry.spec.path.as_str()].as_slice::<f32>()[layer * length..][..length];
-            file.write_all(&to_disk(values, stored, dims, entry.transposed))?;
-        }
-        Ok(())
-    })
-}
-
-/// The header as JSON, padded so that the data begins at a multiple of eight bytes.
-fn header(pieces: &BTreeMap<&str, Piece<'_>>, stored: Stored) -> Vec<u8> {
-    let mut end = 0;
-    let tensors = pieces
-        .iter()
-        .map(|(name, piece)| {
-            let start = end;
-            end += piece.entry.piece_dims().iter().product::<usize>() * stored.size();
-            let info = TensorInfo {
-                dtype: stored.disk(),
-                shape: piece.entry.disk_dims(),
-                data_offsets: (start, end),
-            };
-            ((*name).to_owned(), info)
-        })
-        .collect();
-    // `transformers` refuses a file that does not name its framework.
-    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let metadata =
-        Metadata::new(Some(format), tensors).expect("offsets follow each other and fit the shapes");
-    let mut header = serde_json::to_vec(&metadata).expect("names, numbers and lists are JSON");
-    header.resize(header.len().next_multiple_of(8), b' ');
-    header
 }
 
 fn copy_companions(source: &Path, target: &Path) -> Result<()> {

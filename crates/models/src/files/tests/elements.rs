@@ -169,6 +169,7 @@ fn mixed_number_types_are_read_and_reported_as_mixed() {
 #[test]
 fn transposition_of_odd_shapes_is_its_own_inverse() {
     use crate::files::element::{Stored, from_disk, to_disk};
+    use crate::layout::Piece;
     for (rows, columns) in [
         (1, 1),
         (1, 7),
@@ -179,7 +180,13 @@ fn transposition_of_odd_shapes_is_its_own_inverse() {
         (100, 3),
     ] {
         let values: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
-        let disk = to_disk(&values, Stored::F32, &[rows, columns], true);
+        let piece = Piece {
+            name: String::new(),
+            dims: vec![columns, rows],
+            rows: vec![0..columns],
+        };
+        let mut disk = vec![0; 4 * values.len()];
+        to_disk(&values, Stored::F32, &piece, true, &mut disk);
         for (i, bytes) in disk.as_chunks().0.iter().enumerate() {
             assert_eq!(
                 f32::from_le_bytes(*bytes),
@@ -188,7 +195,7 @@ fn transposition_of_odd_shapes_is_its_own_inverse() {
             );
         }
         let mut back = vec![[0; 4]; values.len()];
-        from_disk(&disk, Stored::F32, &[columns, rows], true, &mut back);
+        from_disk(&disk, Stored::F32, &piece, true, &mut back);
         assert!(
             back.iter()
                 .zip(&values)

@@ -1,0 +1,118 @@
+//! What each token goes through by itself: a gated block, or experts.
+//!
+//! Letters besides the decoder's: `M` tokens of all rows, `X` experts, `J` experts of each token, `N` layers with experts.
+
+use ferrotune_graph::{DType, Tensor};
+use ferrotune_nn::{Params, Routing, linear, mix_experts, swiglu};
+
+use super::stacks::StackRouted;
+use super::{Decoder, Reach};
+use crate::config::Feed;
+
+/// What the layers with experts did, in the order of the layers.
+#[derive(Clone, Debug)]
+pub struct Routed {
+    /// Experts that each token went to, s32 `[B,T,N,J]`.
+    pub experts: Tensor,
+    /// Tokens that went to each expert, padding not counted, f32 `[N,X]`.
+    pub load: Tensor,
+    /// The sum of the tokens' probabilities of each expert, f32 `[N,X]`.
+    pub probability: Tensor,
+}
+
+impl Routed {
+    pub(super) fn of_stacks(stacks: Vec<StackRouted>) -> Option<Self> {
+        let sparse: Vec<StackRouted> = stacks.into_iter().filter(|s| !s.is_empty()).collect();
+        if sparse.is_empty() {
+            return None;
+        }
+        // [L,…] for each place → [L·places,…] in the order of the layers.
+        let ordered = |which: usize| {
+            let stacks = sparse.iter().map(|places| {
+                let apart: Vec<Tensor> = places.iter().map(|t| t[which].expand(1)).collect();
+                let apart: Vec<&Tensor> = apart.iter().collect();
+                let together = Tensor::concatenate(&apart, 1);
+                let dims = together.dims();
+                together.reshape(&[&[dims[0] * dims[1]], &dims[2..]].concat())
+            });
+            let stacks: Vec<Tensor> = stacks.collect();
+            let stacks: Vec<&Tensor> = stacks.iter().collect();
+            Tensor::concatenate(&stacks, 0)
+        };
+        Some(Self {
+            experts: ordered(0).transpose(&[1, 2, 0, 3]),
+            load: ordered(1),
+            probability: ordered(2),
+        })
+    }
+}
+
+impl Decoder<'_> {
+    /// Normed `x [B,T,D]` → what is added to the stream, `[B,T,D]`, and what experts did: chosen `[B,T,J]`, load and
+    /// probability `[X]`.
+    pub(super) fn feed_forward(
+        &self,
+        feed: Feed,
+        x: &Tensor,
+        params: &Params,
+        reach: &Reach<'_>,
+        replay: Option<&Tensor>,
+    ) -> (Tensor, Option<[Tensor; 3]>) {
+        match feed {
+            Feed::Dense => (swiglu(x, params), None),
+            Feed::Experts => {
+                let (out, routed) = self.experts(x, params, reach, replay);
+                (out, Some(routed))
+            }
+        }
+    }
+
+    /// # Source
+    /// `Qwen3MoeSparseMoeBlock` and `Qwen3NextSparseMoeBlock` in transformers: the shared expert's answer is scaled by
+    /// `σ(x·shared_expert_gate)`.
+    fn experts(
+        &self,
+        x: &Tensor,
+        params: &Params,
+        reach: &Reach<'_>,
+        replay: Option<&Tensor>,
+    ) -> (Tensor, [Tensor; 3]) {
+        let g = self.graph();
+        let sizes = self
+            .config
+            .experts
+            .expect("a layer with experts has their sizes");
+        let (b, t, d) = (x.dim(0), x.dim(1), x.dim(2));
+        let flat = x.reshape(&[b * t, d]);
+        let counted = match reach {
+            Reach::Rows { seq, .. } => seq.segment_ids.gt(&seq.segment_ids.scalar_like(0.0)),
+            Reach::Cache { .. } => g.full(1.0, DType::Pred, &[b, t]),
+        };
+        let counted = counted.reshape(&[b * t]);
+        let routing = Routing {
+            top_k: sizes.top_k,
+            normalize: sizes.normalize,
+        };
+        let replay = replay.map(|ids| ids.reshape(&[b * t, sizes.top_k]));
+        let routes = g.scope("router", || {
+            routing.route(&flat, params.at("router"), replay.as_ref())
+        });
+        let experts = params.under("experts");
+        let mixed = g.scope("experts", || {
+            mix_experts(&flat, &routes, &counted, &experts)
+        });
+        let mut out = mixed.reshape(&[b, t, d]);
+        if sizes.shared.is_some() {
+            let shared = g.scope("shared_expert", || {
+                let answer = swiglu(x, &params.under("shared_expert"));
+                let gate = linear(x, params.at("shared_expert_gate")).convert(DType::F32);
+                answer * gate.logistic().convert(x.dtype())
+            });
+            out = out + shared;
+        }
+        let probability = (&routes.probabilities * counted.convert(DType::F32).expand(1)).sum(&[0]);
+        let load = routes.load(&counted).convert(DType::F32);
+        let chosen = routes.experts.reshape(&[b, t, sizes.top_k]);
+        (out, [chosen, load, probability])
+    }
+}

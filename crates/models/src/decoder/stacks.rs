@@ -1,0 +1,188 @@
+//! The walk over the stacks: one scan each, whose body is the stack's block.
+
+use ferrotune_graph::{Policy, Residual, Tensor};
+use ferrotune_nn::{Params, Rotation};
+
+use super::{Cache, Decoder, Reach};
+use crate::config::{Feed, LayerKind, Stack};
+
+/// What the experts of one stack did: for each place of the block that has them, three tensors with the repeats in front.
+pub(super) type StackRouted = Vec<[Tensor; 3]>;
+
+/// The name that the policy of a block keeps: each layer's input, so that one layer at a time is computed again.
+const LAYER_INPUT: &str = "decoder_layer_input";
+
+/// A block's parameters: paths and tensors of every place.
+struct Stacked {
+    names: Vec<Vec<String>>,
+    tensors: Vec<Tensor>,
+}
+
+impl Stacked {
+    fn of(params: &Params, stack: &Stack) -> Self {
+        let places =
+            (0..stack.block.len()).map(|place| params.under(&stack.prefix(place)).entries());
+        let (mut names, mut tensors) = (Vec::new(), Vec::new());
+        for entries in places {
+            let (paths, parts): (Vec<String>, Vec<Tensor>) = entries.into_iter().unzip();
+            names.push(paths);
+            tensors.extend(parts);
+        }
+        Self { names, tensors }
+    }
+
+    /// The parameters of one repeat, for each place; `slices` begin with them.
+    fn places(&self, slices: &[Tensor], adapter_scale: f64) -> Vec<Params> {
+        let mut slices = slices.iter().cloned();
+        let place = |names: &Vec<String>| {
+            let entries = names.iter().cloned().zip(slices.by_ref());
+            Params::new(entries.collect::<Vec<_>>()).with_adapter_scale(adapter_scale)
+        };
+        self.names.iter().map(place).collect()
+    }
+}
+
+impl Decoder<'_> {
+    fn policy_of(&self, stack: &Stack) -> Policy {
+        if stack.block.len() == 1 {
+            self.policy.clone()
+        } else {
+            self.policy.clone().with(LAYER_INPUT, Residual::Device)
+        }
+    }
+
+    /// All layers over whole rows: `x`, what a cache would hold, and what the experts did.
+    pub(super) fn run_rows(
+        &self,
+        mut x: Tensor,
+        reach: &Reach<'_>,
+        replay: Option<&Tensor>,
+    ) -> (Tensor, Vec<Tensor>, Vec<StackRouted>) {
+        let g = self.graph();
+        let (mut held, mut routed) = (Vec::new(), Vec::new());
+        let mut sparse_before = 0;
+        for stack in self.config.stacks() {
+            let stacked = Stacked::of(self.params, &stack);
+            let sparse = stack.block.iter().filter(|kind| kind.feed == Feed::Experts);
+            let sparse = sparse.count();
+            let chosen = replay.map(|all| replayed(all, &stack, sparse_before, sparse));
+            sparse_before += sparse * stack.repeats;
+            let count = stacked.tensors.len();
+            let inputs = [&stacked.tensors[..], &chosen.unwrap_or_default()].concat();
+            let (carry, outputs) = g.scope(stack.name, || {
+                g.scan(
+                    self.policy_of(&stack),
+                    vec![x.clone()],
+                    inputs,
+                    stack.repeats,
+                    |_, carry, slices| {
+                        let places = stacked.places(slices, self.params.adapter_scale());
+                        self.block(&stack.block, &places, &carry[0], reach, &slices[count..])
+                    },
+                )
+            });
+            x = carry.into_iter().next().expect("the carry is x");
+            let kept = outputs.len() - 3 * sparse;
+            held.extend_from_slice(&outputs[..kept]);
+            let of_places = outputs[kept..].chunks_exact(3);
+            let three = |t: &[Tensor]| [t[0].clone(), t[1].clone(), t[2].clone()];
+            routed.push(of_places.map(three).collect());
+        }
+        (x, held, routed)
+    }
+
+    /// One block: `x`, and of every place what is kept, then what its experts did.
+    fn block(
+        &self,
+        kinds: &[LayerKind],
+        places: &[Params],
+        x: &Tensor,
+        reach: &Reach<'_>,
+        replay: &[Tensor],
+    ) -> (Vec<Tensor>, Vec<Tensor>) {
+        let (mut x, mut held, mut routed) = (x.clone(), Vec::new(), Vec::new());
+        let mut replay = replay.iter();
+        for (place, (kind, params)) in kinds.iter().zip(places).enumerate() {
+            if kinds.len() > 1 {
+                x = x.named(LAYER_INPUT);
+            }
+            let sparse = kind.feed == Feed::Experts;
+            let chosen = if sparse { replay.next() } else { None };
+            let run = || self.layer(*kind, params, &x, reach, chosen);
+            let out = if kinds.len() > 1 {
+                self.graph().scope(&place.to_string(), run)
+            } else {
+                run()
+            };
+            x = out.x;
+            held.extend(out.held);
+            routed.extend(out.routed.into_iter().flatten());
+        }
+        (vec![x], [held, routed].concat())
+    }
+
+    /// All layers over one more token of each row: `x` and the cache with it.
+    pub(super) fn run_cache(
+        &self,
+        mut x: Tensor,
+        rotation: &Rotation,
+        slot: &Tensor,
+        first: &Tensor,
+        cache: &Cache,
+    ) -> (Tensor, Vec<Tensor>) {
+        let g = self.graph();
+        let mut held = &cache.tensors[..];
+        let mut new = Vec::new();
+        for stack in self.config.stacks() {
+            let stacked = Stacked::of(self.params, &stack);
+            let (mine, others) = held.split_at(2 * stack.block.len());
+            held = others;
+            let carry = [&[x.clone()], mine].concat();
+            let (mut carry, _) = g.scope(stack.name, || {
+                g.scan(
+                    Policy::recompute(),
+                    carry,
+                    stacked.tensors.clone(),
+                    stack.repeats,
+                    |repeat, carry, slices| {
+                        let places = stacked.places(slices, self.params.adapter_scale());
+                        let mut x = carry[0].clone();
+                        let mut kept = Vec::new();
+                        let of_places = carry[1..].chunks_exact(2);
+                        for ((kind, params), held) in stack.block.iter().zip(&places).zip(of_places)
+                        {
+                            let reach = Reach::Cache {
+                                rotation,
+                                held: held.to_vec(),
+                                repeat,
+                                slot,
+                                first,
+                            };
+                            let out = self.layer(*kind, params, &x, &reach, None);
+                            x = out.x;
+                            kept.extend(out.held);
+                        }
+                        ([vec![x], kept].concat(), vec![])
+                    },
+                )
+            });
+            x = carry.remove(0);
+            new.extend(carry);
+        }
+        (x, new)
+    }
+}
+
+/// The experts that a stack's tokens are sent to, `[B,T,N,J]` of all layers with experts → `[L,B,T,J]` for each place of the
+/// block that has them, of which there are `sparse`; `before` layers with experts come before the stack.
+fn replayed(all: &Tensor, stack: &Stack, before: usize, sparse: usize) -> Vec<Tensor> {
+    let layers_first = all.transpose(&[2, 0, 1, 3]);
+    let mine = layers_first.slice(0, before, before + sparse * stack.repeats);
+    let tail = &all.dims()[..];
+    let apart = mine.reshape(&[stack.repeats, sparse, tail[0], tail[1], tail[3]]);
+    let place = |place| {
+        let one = apart.slice(1, place, place + 1);
+        one.reshape(&[stack.repeats, tail[0], tail[1], tail[3]])
+    };
+    (0..sparse).map(place).collect()
+}
