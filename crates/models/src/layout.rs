@@ -68,6 +68,11 @@ impl Piece {
     }
 }
 
+/// Rows that lie together.
+pub(crate) fn one_run(run: Range<usize>) -> Vec<Range<usize>> {
+    std::iter::once(run).collect()
+}
+
 impl Entry {
     /// Dimensions of one piece in the tree's order.
     pub(crate) fn piece_dims(&self) -> &[usize] {

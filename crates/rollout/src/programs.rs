@@ -144,7 +144,10 @@ impl<'a> Blueprint<'a> {
             .decoder(&params)
             .prefill(&asked.prompt.slice(1, 0, read), &seq);
         let room = self.config.slots() - read;
-        let cache = cache.tensors.iter().map(|filled| filled.pad(3, 0, room, 0.0));
+        let cache = cache
+            .tensors
+            .iter()
+            .map(|filled| filled.pad(3, 0, room, 0.0));
         let cache: Vec<Tensor> = cache.collect();
 
         let token = asked.prompt.slice(1, read, width);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ferrotune_nn::{Init, ParamSpec};
 use ferrotune_pjrt::DType;
 
-use super::{Entry, Naming, Piece};
+use super::{Entry, Naming, Piece, one_run};
 use crate::config::ModelConfig;
 
 /// A size and its logical axis.
@@ -45,7 +45,7 @@ impl<'a> Table<'a> {
     pub(super) fn plain(&self, path: &str, sides: &[Side<'_>], name: &str) -> Entry {
         let dims: Vec<usize> = sides.iter().map(|side| side.0).collect();
         let whole = 0..dims[0];
-        self.entry(path, sides, name, dims, vec![whole], false)
+        self.entry(path, sides, name, dims, one_run(whole), false)
     }
 
     /// A norm: starts without effect.
@@ -62,7 +62,7 @@ impl<'a> Table<'a> {
 
     /// A matrix `[in, out]`, the other way round on disk.
     pub(super) fn matrix(&self, path: &str, from: Side<'_>, to: Side<'_>, name: &str) -> Entry {
-        self.rows_of_matrix(path, from, (to, vec![0..to.0]), name, to.0)
+        self.rows_of_matrix(path, from, (to, one_run(0..to.0)), name, to.0)
     }
 
     /// A matrix `[in, out]` made of some rows of a larger one on disk, which has `height` rows.
@@ -98,7 +98,7 @@ impl<'a> Table<'a> {
     pub(super) fn taps(&self, path: &str, taps: usize, channels: usize, name: &str) -> Entry {
         let (sides, dims) = ([(taps, "_"), (channels, "_")], vec![channels, 1, taps]);
         let whole = 0..channels;
-        self.entry(path, &sides, name, dims, vec![whole], true)
+        self.entry(path, &sides, name, dims, one_run(whole), true)
     }
 
     /// The matrices of all experts, `[X, in, out]` each.
@@ -133,14 +133,14 @@ impl<'a> Table<'a> {
                 Piece {
                     name: self.naming.of_layer(*layer, fused),
                     dims: vec![count, height, from.0],
-                    rows: vec![begin..begin + to.0],
+                    rows: one_run(begin..begin + to.0),
                 }
             } else {
                 let name = format!("mlp.experts.{expert}.{name}.weight");
                 Piece {
                     name: self.naming.of_layer(*layer, &name),
                     dims: vec![to.0, from.0],
-                    rows: vec![0..to.0],
+                    rows: one_run(0..to.0),
                 }
             }
         };

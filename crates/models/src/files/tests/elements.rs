@@ -169,7 +169,7 @@ fn mixed_number_types_are_read_and_reported_as_mixed() {
 #[test]
 fn transposition_of_odd_shapes_is_its_own_inverse() {
     use crate::files::element::{Stored, from_disk, to_disk};
-    use crate::layout::Piece;
+    use crate::layout::{Piece, one_run};
     for (rows, columns) in [
         (1, 1),
         (1, 7),
@@ -183,7 +183,7 @@ fn transposition_of_odd_shapes_is_its_own_inverse() {
         let piece = Piece {
             name: String::new(),
             dims: vec![columns, rows],
-            rows: vec![0..columns],
+            rows: one_run(0..columns),
         };
         let mut disk = vec![0; 4 * values.len()];
         to_disk(&values, Stored::F32, &piece, true, &mut disk);
