@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod attention;
+mod by_tokens;
 mod convolution;
 mod decode_attention;
 mod delta_rule;
@@ -25,6 +26,7 @@ mod sequence;
 mod tiled;
 
 pub use attention::{attend, causal_mask};
+pub use by_tokens::{OfTokens, by_tokens};
 pub use convolution::{causal_convolution, convolution_step};
 pub use decode_attention::{CacheView, attend_cache};
 pub use delta_rule::{DeltaInputs, delta_step, gated_delta_rule, gated_delta_state};

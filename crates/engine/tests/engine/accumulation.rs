@@ -67,6 +67,24 @@ fn devices_give_the_gradient_of_one() {
 }
 
 #[test]
+fn hybrids_and_experts_have_one_gradient_on_any_mesh() {
+    let docs = documents(&[30, 21, 9, 40, 12, 5, 17, 3]);
+    for (family, meshes) in [
+        ("qwen3_moe", &[(2, 2)][..]),
+        ("qwen3_next", &[(4, 1), (2, 2)]),
+    ] {
+        let batches = [rows(&docs, 48, 4)];
+        let (one, loss) = gradient(&mut engine(family), &batches);
+        for &(data, fsdp) in meshes {
+            let (found, other) = gradient(&mut engine_on(family, data, fsdp, config()), &batches);
+            let error = relative(&one, &found);
+            assert!(error < 1e-5, "{family} on {data}x{fsdp}: {error}");
+            assert!((loss - other).abs() < 1e-6 * loss.abs());
+        }
+    }
+}
+
+#[test]
 fn losses_are_not_mixed_and_an_update_needs_a_gradient() {
     let docs = documents(&[5]);
     let batch = rows(&docs, 8, 1);

@@ -3,11 +3,11 @@
 //! Letters besides the decoder's: `M` tokens of all rows, `X` experts, `J` experts of each token, `N` layers with experts.
 
 use ferrotune_graph::{DType, Tensor};
-use ferrotune_nn::{Params, Routing, linear, mix_experts, swiglu};
+use ferrotune_nn::{OfTokens, Params, Routing, by_tokens, linear, mix_experts, swiglu};
 
 use super::stacks::StackRouted;
 use super::{Decoder, Reach};
-use crate::config::Feed;
+use crate::config::{ExpertSizes, Feed};
 
 /// What the layers with experts did, in the order of the layers.
 #[derive(Clone, Debug)]
@@ -82,26 +82,16 @@ impl Decoder<'_> {
             .config
             .experts
             .expect("a layer with experts has their sizes");
-        let (b, t, d) = (x.dim(0), x.dim(1), x.dim(2));
-        let flat = x.reshape(&[b * t, d]);
         let counted = match reach {
             Reach::Rows { seq, .. } => seq.segment_ids.gt(&seq.segment_ids.scalar_like(0.0)),
-            Reach::Cache { .. } => g.full(1.0, DType::Pred, &[b, t]),
+            Reach::Cache { .. } => g.full(1.0, DType::Pred, &x.dims()[..2]),
         };
-        let counted = counted.reshape(&[b * t]);
-        let routing = Routing {
-            top_k: sizes.top_k,
-            normalize: sizes.normalize,
-        };
-        let replay = replay.map(|ids| ids.reshape(&[b * t, sizes.top_k]));
-        let routes = g.scope("router", || {
-            routing.route(&flat, params.at("router"), replay.as_ref())
+        let given: Vec<Tensor> = [x, &counted].into_iter().chain(replay).cloned().collect();
+        let mixed = by_tokens(&given, (&[3, 3], &[1, 1]), |given| {
+            mix(&given[0], &given[1], given.get(2), params, sizes)
         });
-        let experts = params.under("experts");
-        let mixed = g.scope("experts", || {
-            mix_experts(&flat, &routes, &counted, &experts)
-        });
-        let mut out = mixed.reshape(&[b, t, d]);
+        let [mut out, chosen] = <[Tensor; 2]>::try_from(mixed.tokens).expect("two of each token");
+        let [load, probability] = <[Tensor; 2]>::try_from(mixed.sums).expect("two sums");
         if sizes.shared.is_some() {
             let shared = g.scope("shared_expert", || {
                 let answer = swiglu(x, &params.under("shared_expert"));
@@ -110,9 +100,43 @@ impl Decoder<'_> {
             });
             out = out + shared;
         }
-        let probability = (&routes.probabilities * counted.convert(DType::F32).expand(1)).sum(&[0]);
-        let load = routes.load(&counted).convert(DType::F32);
-        let chosen = routes.experts.reshape(&[b, t, sizes.top_k]);
         (out, [chosen, load, probability])
+    }
+}
+
+/// The experts' answers to `x [B,T,D]` and the experts chosen `[B,T,J]`; of the tokens that count, load and probability of each
+/// expert.
+fn mix(
+    x: &Tensor,
+    counted: &Tensor,
+    replay: Option<&Tensor>,
+    params: &Params,
+    sizes: ExpertSizes,
+) -> OfTokens {
+    let g = x.graph();
+    let (b, t, d, j) = (x.dim(0), x.dim(1), x.dim(2), sizes.top_k);
+    let flat = x.reshape(&[b * t, d]);
+    let counted = counted.reshape(&[b * t]);
+    let routing = Routing {
+        top_k: j,
+        normalize: sizes.normalize,
+    };
+    let replay = replay.map(|ids| ids.reshape(&[b * t, j]));
+    let routes = g.scope("router", || {
+        routing.route(&flat, params.at("router"), replay.as_ref())
+    });
+    let experts = params.under("experts");
+    let mixed = g.scope("experts", || {
+        mix_experts(&flat, &routes, &counted, &experts)
+    });
+    let each = counted.convert(DType::F32).expand(1);
+    let probability = (&routes.probabilities * each).sum(&[0]);
+    let load = routes.load(&counted).convert(DType::F32);
+    OfTokens {
+        tokens: vec![
+            mixed.reshape(&[b, t, d]),
+            routes.experts.reshape(&[b, t, j]),
+        ],
+        sums: vec![load, probability],
     }
 }
