@@ -11,6 +11,7 @@ use ferrotune_nn::{
     causal_mask, linear, rms_norm, rotate, swiglu,
 };
 
+use crate::cache::Cache;
 use crate::config::ModelConfig;
 
 /// Traces a model with given parameters.
@@ -23,14 +24,6 @@ pub struct Decoder<'a> {
     pub compute: DType,
     /// What the layers keep for the backward pass.
     pub policy: Policy,
-}
-
-/// Keys and values of all layers, for decoding.
-pub struct Cache {
-    /// Keys `[L,B,K,S,E]` in the compute type.
-    pub keys: Tensor,
-    /// Values, the same shape.
-    pub values: Tensor,
 }
 
 impl Decoder<'_> {
@@ -99,12 +92,11 @@ impl Decoder<'_> {
         self.run(tokens, seq, false).0
     }
 
-    /// Hidden states, and keys and values of all layers `[L,B,K,T,E]`.
+    /// Hidden states, and a cache whose slots are the tokens in their order.
     #[track_caller]
     pub fn prefill(&self, tokens: &Tensor, seq: &Sequence) -> (Tensor, Cache) {
-        let (hidden, stacked) = self.run(tokens, seq, true);
-        let [keys, values] = <[Tensor; 2]>::try_from(stacked).expect("keys and values were kept");
-        (hidden, Cache { keys, values })
+        let (hidden, tensors) = self.run(tokens, seq, true);
+        (hidden, Cache { tensors })
     }
 
     fn run(&self, tokens: &Tensor, seq: &Sequence, keep: bool) -> (Tensor, Vec<Tensor>) {
@@ -138,7 +130,8 @@ impl Decoder<'_> {
         (self.finish(&carry[0]), kept)
     }
 
-    /// One more token per row, written to cache slot `slot`; each row reads the slots from `first` to that one.
+    /// One more token per row, written to slot `slot` of the ring; each row reads the slots from `first` to that one, past
+    /// the end of the ring and on from its beginning where `first` is greater.
     ///
     /// # Shapes
     /// `tokens` and `positions` s32 `[B,1]`, `slot` s32 scalar, `first` s32 `[B]` → hidden `[B,1,D]` and the cache with
@@ -156,7 +149,7 @@ impl Decoder<'_> {
         let x = g.scope("embed", || self.embed(tokens));
         let rotation = Rotation::new(positions, self.config.head_dim, self.config.rope_theta);
         let (names, layers) = self.stacked_layers();
-        let carry = vec![x, cache.keys.clone(), cache.values.clone()];
+        let carry: Vec<Tensor> = std::iter::once(x).chain(cache.tensors.clone()).collect();
         let count = self.config.num_hidden_layers;
         let (mut carry, _) = g.scope("layers", || {
             g.scan(
@@ -187,9 +180,8 @@ impl Decoder<'_> {
                 },
             )
         });
-        let values = carry.pop().expect("values are carried");
-        let keys = carry.pop().expect("keys are carried");
-        (self.finish(&carry[0]), Cache { keys, values })
+        let tensors = carry.split_off(1);
+        (self.finish(&carry[0]), Cache { tensors })
     }
 
     /// Logits, f32: hidden states `[…,D]` → `[…,V]`.

@@ -20,6 +20,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod cache;
 mod config;
 mod decoder;
 mod error;
@@ -30,8 +31,9 @@ mod memory;
 #[cfg(test)]
 mod testing;
 
+pub use cache::{Cache, CacheEntry};
 pub use config::{Family, ModelConfig};
-pub use decoder::{Cache, Decoder};
+pub use decoder::Decoder;
 pub use error::{Error, Result, WeightProblem};
 pub use files::{Weights, export_gradients, load, save};
 pub use init::init_params;

@@ -201,6 +201,7 @@ pub(crate) fn request(i: u64, temperature: f64) -> Request {
         seed: i.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 11,
         temperature,
         max_new_tokens: 12,
+        ..Request::default()
     }
 }
 
