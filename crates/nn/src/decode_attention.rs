@@ -64,9 +64,7 @@ pub fn attend_cache(q_b1he: &Tensor, cache: &CacheView) -> Tensor {
         let first = first.expand(1).expand(1);
         let (after, before) = (slots.ge(&first), slots.le(last));
         let wrapped = first.gt(last);
-        let readable = wrapped
-            .and(&after.or(&before))
-            .or(&after.and(&before));
+        let readable = wrapped.and(&after.or(&before)).or(&after.and(&before));
         vec![attend(q, &of_layer(keys), &of_layer(values), &readable)]
     };
     g.kernel(&ATTEND_CACHE, &operands, &[], portable).remove(0)
@@ -211,7 +209,9 @@ fn one_group<T: Number>(q: &[T], parts: [(&[T], &[T]); 2], e: usize, out: &mut [
     let (mut peak, mut total) = (vec![f32::NEG_INFINITY; heads], vec![0.0_f32; heads]);
     let mut sum = vec![0.0_f32; heads * e];
     let (mut key, mut value) = (vec![0.0_f32; e], vec![0.0_f32; e]);
-    let pairs = parts.iter().flat_map(|(keys, values)| keys.chunks_exact(e).zip(values.chunks_exact(e)));
+    let pairs = parts
+        .iter()
+        .flat_map(|(keys, values)| keys.chunks_exact(e).zip(values.chunks_exact(e)));
     for (k, v) in pairs {
         key.iter_mut().zip(k).for_each(|(wide, k)| *wide = k.wide());
         value

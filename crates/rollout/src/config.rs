@@ -46,8 +46,9 @@ impl SamplerConfig {
 
     /// `A`: prompts that one admission reads on each of the devices that share the rows.
     pub(crate) fn prompts_per_admission(&self, devices: usize) -> usize {
-        let rows = self.batch / devices;
-        (ADMISSION_TOKENS / self.prompt_width()).clamp(1, rows.max(1))
+        // With more, too many free rows would have to be waited for.
+        let quarter = self.batch / devices / 4;
+        (ADMISSION_TOKENS / self.prompt_width()).min(quarter).max(1)
     }
 
     /// Element type in which the layers read a parameter: matrices in the compute type, norms as they are.
@@ -97,7 +98,9 @@ impl SamplerConfig {
             .saturating_add(self.max_new_tokens);
         let entries = model.cache(self.batch, slots, self.compute);
         let fits = |dtype: DType, dims: &[usize]| {
-            let bytes = dims.iter().try_fold(dtype.bytes(), |n, d| n.checked_mul(*d));
+            let bytes = dims
+                .iter()
+                .try_fold(dtype.bytes(), |n, d| n.checked_mul(*d));
             bytes.is_some_and(|b| i64::try_from(b).is_ok())
         };
         // A ring is written by way of one of twice its length.

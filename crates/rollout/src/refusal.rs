@@ -8,7 +8,9 @@ use crate::request::{MIN_TEMPERATURE, Request};
 #[non_exhaustive]
 pub enum Refusal {
     /// A prompt without tokens.
-    #[error("the prompt is empty; give at least one token, such as the beginning-of-sequence token")]
+    #[error(
+        "the prompt is empty; give at least one token, such as the beginning-of-sequence token"
+    )]
     EmptyPrompt,
     /// A prompt longer than the compiled programs take.
     #[error(
@@ -41,7 +43,9 @@ pub enum Refusal {
         temperature: f64,
     },
     /// A limit of 0 or beyond the compiled programs.
-    #[error("{asked} new tokens are asked for; the sampler gives 1 to {limit} (its max_new_tokens)")]
+    #[error(
+        "{asked} new tokens are asked for; the sampler gives 1 to {limit} (its max_new_tokens)"
+    )]
     NewTokens {
         /// The request's `max_new_tokens`.
         asked: usize,

@@ -68,9 +68,15 @@ impl<'a> Rows<'a> {
         let devices = self.occupants.chunks(self.per_device).enumerate();
         let free = |(device, rows): (usize, &[Option<usize>])| {
             let rows = rows.iter().enumerate().filter(|(_, it)| it.is_none());
-            let free: Vec<usize> = rows.map(|(row, _)| device * self.per_device + row).collect();
+            let free: Vec<usize> = rows
+                .map(|(row, _)| device * self.per_device + row)
+                .collect();
             // Rows are taken from the end of the list.
-            let free = if free.len() >= enough { free } else { Vec::new() };
+            let free = if free.len() >= enough {
+                free
+            } else {
+                Vec::new()
+            };
             free.into_iter().rev().collect()
         };
         let mut free: Vec<Vec<usize>> = devices.map(free).collect();

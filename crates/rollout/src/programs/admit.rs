@@ -29,7 +29,16 @@ struct Admission {
 
 impl Admission {
     fn of(tensors: Vec<Tensor>) -> Self {
-        let [prompts, start, count, row, prompt, admitted, token, position] = array(tensors);
+        let [
+            prompts,
+            start,
+            count,
+            row,
+            prompt,
+            admitted,
+            token,
+            position,
+        ] = array(tensors);
         Self {
             prompts,
             start,
@@ -105,7 +114,9 @@ impl Blueprint<'_> {
         let entries = cache.iter().zip(&filled.tensors).zip(&self.layouts.entries);
         let cache = g.scope("insert", || {
             entries
-                .map(|((whole, filled), entry)| insert(g, whole, filled, entry, &asked, &state.slot))
+                .map(|((whole, filled), entry)| {
+                    insert(g, whole, filled, entry, &asked, &state.slot)
+                })
                 .collect()
         });
         vec![cache, asked.begin(state).into_tensors()]
@@ -128,14 +139,19 @@ fn insert(
     let mut window = filled.dims();
     window[..2].fill(1);
     // A prompt of one token has nothing to read: only padding stands before its last token.
-    let unread = asked.start.ge(&asked.start.scalar_like(asked.prompts.dim(1) as f64 - 1.0));
+    let unread = asked
+        .start
+        .ge(&asked.start.scalar_like(asked.prompts.dim(1) as f64 - 1.0));
     let write = |carried: &[Tensor]| {
         let layer = carried[0].remainder(&layers);
         let pair = (&carried[0] - &layer) / &layers;
         let (row, prompt) = (pick(&asked.row, &pair), pick(&asked.prompt, &pair));
         let at = |row: &Tensor| -> Vec<Tensor> {
             let rest = std::iter::repeat_n(zero.clone(), window.len() - 2);
-            [layer.clone(), row.clone()].into_iter().chain(rest).collect()
+            [layer.clone(), row.clone()]
+                .into_iter()
+                .chain(rest)
+                .collect()
         };
         let from = at(&prompt);
         let piece = filled.dynamic_slice(&from.iter().collect::<Vec<_>>(), &window);

@@ -102,7 +102,8 @@ impl Blueprint<'_> {
     ) -> Vec<Vec<Tensor>> {
         let mut state = State::of(state);
         state.done = state.done.or(&asked.limit.le(&state.generated));
-        let blank = |value, dtype| g.full(value, dtype, &[state.token.dim(0), self.config.columns()]);
+        let blank =
+            |value, dtype| g.full(value, dtype, &[state.token.dim(0), self.config.columns()]);
         let first = Step {
             column: g.scalar(0.0, DType::S32),
             emitted: [
@@ -122,14 +123,11 @@ impl Blueprint<'_> {
             column.lt(&columns).and(&some_row).and(&no_pause)
         };
         let last = g.while_loop(first.into_tensors(), goes_on, |carried| {
-            self.step(g, params, &asked, Step::of(carried)).into_tensors()
+            self.step(g, params, &asked, Step::of(carried))
+                .into_tensors()
         });
         let last = Step::of(&last);
-        vec![
-            last.cache,
-            last.state.into_tensors(),
-            last.emitted.to_vec(),
-        ]
+        vec![last.cache, last.state.into_tensors(), last.emitted.to_vec()]
     }
 
     /// One more token.
@@ -137,14 +135,18 @@ impl Blueprint<'_> {
         let (decoder, state) = (self.decoder(params), &step.state);
         let slots = g.scalar(self.config.slots() as f64, DType::S32);
         // A row that has finished looks back on nothing.
-        let back = state.done.select(&state.position.zeros_like(), &state.position);
+        let back = state
+            .done
+            .select(&state.position.zeros_like(), &state.position);
         let first = (&state.slot - back + &slots).remainder(&slots);
         let (hidden, cache) = decoder.decode(
             &state.token.expand(1),
             &state.position.expand(1),
             &state.slot,
             &first,
-            &Cache { tensors: step.cache },
+            &Cache {
+                tensors: step.cache,
+            },
         );
         let logits = g.scope("head", || decoder.logits(&hidden));
         let logits = logits.reshape(&[logits.dim(0), self.model.vocab_size]);

@@ -159,7 +159,9 @@ impl<'a> Blueprint<'a> {
             let specs = layout.specs().iter();
             // A row without a request has finished.
             let zero = |dtype| if dtype == DType::Pred { 1.0 } else { 0.0 };
-            specs.map(|it| g.full(zero(it.dtype), it.dtype, &it.dims)).collect()
+            specs
+                .map(|it| g.full(zero(it.dtype), it.dtype, &it.dims))
+                .collect()
         };
         builder.output(&self.layouts.cache, &blank(&self.layouts.cache));
         builder.output(&self.layouts.state, &blank(&self.layouts.state));
