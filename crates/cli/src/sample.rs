@@ -55,6 +55,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         seed: args.seed.wrapping_add(n),
         temperature: args.temperature,
         max_new_tokens: args.max_new,
+        ..Request::default()
     };
     let requests: Vec<Request> = (0..args.n as u64).map(request).collect();
     // In parts, so that the first answers are there before the last are begun.

@@ -1,7 +1,12 @@
 //! Attention of one new token per row over a cache of keys and values, for decoding.
 //!
+//! The slots of a row are a ring: what it reads may go past the last slot and on from the first. The kernel reads in that
+//! order, so that its result does not depend on the place in the ring, to the last bit.
+//!
 //! On the CPU it is a kernel of this process. XLA would copy one layer out of the cache at every step and multiply with all
 //! slots, filled or not; the kernel reads the filled slots where they are.
+
+use std::ops::Range;
 
 use ferrotune_graph::{
     Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
@@ -21,15 +26,14 @@ pub struct CacheView {
     pub values: Tensor,
     /// The layer, s32 scalar.
     pub layer: Tensor,
-    /// The first slot that each row reads, s32 `[B]`.
+    /// The first slot that each row reads, s32 `[B]`. Where it is greater than the last, the row reads on to the end of the
+    /// ring and from its beginning.
     pub first: Tensor,
     /// The last slot, that of the new token, s32 scalar.
     pub last: Tensor,
 }
 
 /// `softmax(q·kᵀ / √E) · v` over the slots `first ..= last` of one layer, f32 inside.
-///
-/// Every row must read at least one slot.
 ///
 /// # Shapes
 /// `q [B,1,H,E]`, a cache of the same element type (f32, bf16 or f16) → `[B,1,H,E]`.
@@ -57,7 +61,10 @@ pub fn attend_cache(q_b1he: &Tensor, cache: &CacheView) -> Tensor {
             whole.dynamic_slice(&start, &window).reshape(&dims[1..])
         };
         let slots = g.iota(DType::S32, &[1, 1, dims[3]], 2);
-        let readable = slots.ge(&first.expand(1).expand(1)).and(&slots.le(last));
+        let first = first.expand(1).expand(1);
+        let (after, before) = (slots.ge(&first), slots.le(last));
+        let wrapped = first.gt(last);
+        let readable = wrapped.and(&after.or(&before)).or(&after.and(&before));
         vec![attend(q, &of_layer(keys), &of_layer(values), &readable)]
     };
     g.kernel(&ATTEND_CACHE, &operands, &[], portable).remove(0)
@@ -161,19 +168,23 @@ fn run_in<T: Number>(call: &mut KernelCall<'_>) -> Result<(), String> {
         slot(inputs[5].as_slice::<i32>()?[0]),
     );
     let first = inputs[4].as_slice::<i32>()?;
+    let read: Vec<[Range<usize>; 2]> = first.iter().map(|f| runs(slot(*f), last, s)).collect();
     // As XLA does, an index outside of the cache reads its nearest layer.
     let layers = inputs[1].dims()[0];
     let layer = usize::try_from(layer).unwrap_or(0).min(layers - 1);
     let out = outputs[0].as_mut_slice::<T>()?;
     let group = |(at, out): (usize, &mut [T])| {
-        let begin = (layer * b * k + at) * s * e;
-        let filled = slot(first[at / k]).min(last)..last + 1;
-        let part = |all: &'_ [T]| begin + filled.start * e..(begin + filled.end * e).min(all.len());
-        let q = &q[at * heads * e..][..heads * e];
-        one_group(q, &keys[part(keys)], &values[part(values)], e, out);
+        let ring = (layer * b * k + at) * s * e..(layer * b * k + at + 1) * s * e;
+        let (keys, values) = (&keys[ring.clone()], &values[ring]);
+        let parts = read[at / k].clone().map(|run| {
+            let run = run.start * e..run.end * e;
+            (&keys[run.clone()], &values[run])
+        });
+        one_group(&q[at * heads * e..][..heads * e], parts, e, out);
     };
     let groups = heads * e;
-    if b * k * (last + 1) * groups < WORTH_THREADS {
+    let slots: usize = read.iter().flatten().map(ExactSizeIterator::len).sum();
+    if k * slots * groups < WORTH_THREADS {
         out.chunks_mut(groups).enumerate().for_each(group);
     } else {
         out.par_chunks_mut(groups).enumerate().for_each(group);
@@ -181,15 +192,27 @@ fn run_in<T: Number>(call: &mut KernelCall<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The query heads of one key head: `q [G,E]`, keys and values `[S,E]` → `[G,E]`, in one pass with a running maximum.
-fn one_group<T: Number>(q: &[T], keys: &[T], values: &[T], e: usize, out: &mut [T]) {
+/// The slots from `first` to `last` of a ring of `slots`, as two runs in the order of reading.
+fn runs(first: usize, last: usize, slots: usize) -> [Range<usize>; 2] {
+    if first <= last {
+        [first..last + 1, 0..0]
+    } else {
+        [first..slots, 0..last + 1]
+    }
+}
+
+/// The query heads of one key head: `q [G,E]`, runs of keys and values `[S,E]` → `[G,E]`, in one pass with a running maximum.
+fn one_group<T: Number>(q: &[T], parts: [(&[T], &[T]); 2], e: usize, out: &mut [T]) {
     let heads = q.len() / e;
     let scale = (e as f32).sqrt().recip();
     let q: Vec<f32> = q.iter().map(|q| q.wide() * scale).collect();
     let (mut peak, mut total) = (vec![f32::NEG_INFINITY; heads], vec![0.0_f32; heads]);
     let mut sum = vec![0.0_f32; heads * e];
     let (mut key, mut value) = (vec![0.0_f32; e], vec![0.0_f32; e]);
-    for (k, v) in keys.chunks_exact(e).zip(values.chunks_exact(e)) {
+    let pairs = parts
+        .iter()
+        .flat_map(|(keys, values)| keys.chunks_exact(e).zip(values.chunks_exact(e)));
+    for (k, v) in pairs {
         key.iter_mut().zip(k).for_each(|(wide, k)| *wide = k.wide());
         value
             .iter_mut()

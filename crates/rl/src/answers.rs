@@ -40,6 +40,7 @@ impl Asked<'_> {
                 seed: answer_seed(seed, step, place, sample),
                 temperature,
                 max_new_tokens,
+                ..Request::default()
             })
             .collect()
     }

@@ -163,10 +163,7 @@ impl Trainer {
 
     /// Name and per-device memory of every program that is compiled so far.
     pub fn program_memory(&self) -> Vec<(String, MemoryStats)> {
-        let sampler = [
-            self.sampler.prefill_program(),
-            self.sampler.decode_program(),
-        ];
+        let sampler = self.sampler.programs();
         let sampler = sampler.map(|it| (it.name().to_owned(), it.memory()));
         self.engine
             .program_memory()
@@ -346,6 +343,7 @@ impl Trainer {
                 seed: 0,
                 temperature: 0.0,
                 max_new_tokens: self.plan.max_new_tokens,
+                ..rollout::Request::default()
             })
             .collect();
         let completions =

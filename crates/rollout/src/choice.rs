@@ -25,7 +25,7 @@ pub(crate) struct Choice {
 }
 
 impl Draw {
-    /// Chooses token number `index` (s32 scalar, counted from 0) of each row's answer from logits f32 `[B,V]`.
+    /// Chooses token number `index` (s32 `[B]`, counted from 0) of each row's answer from logits f32 `[B,V]`.
     ///
     /// Adding independent Gumbel noise and taking the largest draws from the softmax.
     ///
@@ -49,7 +49,7 @@ impl Draw {
         let g = index.graph();
         let key = [self.seed.slice(1, 0, 1), self.seed.slice(1, 1, 2)];
         let counter = [
-            index.convert(DType::U32).reshape(&[1, 1]),
+            index.convert(DType::U32).expand(1),
             g.iota(DType::U32, &[1, vocab_size], 1),
         ];
         let [bits, _] = random::threefry_2x32([&key[0], &key[1]], [&counter[0], &counter[1]]);

@@ -5,6 +5,9 @@ use ferrotune_models::ModelConfig;
 
 use crate::error::{Error, Result};
 
+/// Tokens that one admission reads on a device, about: enough to keep it busy, few enough to be there soon.
+const ADMISSION_TOKENS: usize = 512;
+
 /// What a sampler is compiled for: the shapes and constants of its programs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplerConfig {
@@ -14,23 +17,24 @@ pub struct SamplerConfig {
     pub max_prompt_tokens: usize,
     /// Longest answer, in tokens.
     pub max_new_tokens: usize,
-    /// Tokens that one dispatch of the decode program appends to each row, at most.
+    /// Tokens that one dispatch of the decode program appends to each row, at most. Between dispatches rows that have
+    /// finished are given to requests that wait, and stop strings are looked for.
     pub tokens_per_dispatch: usize,
-    /// Element type of activations, products and the cache. Weights are converted once per dispatch.
+    /// Element type of activations, products and the cache. Weights are converted once per [`crate::Sampler::generate`].
     pub compute: DType,
-    /// Tokens that end an answer.
+    /// Tokens that end any answer; a request may name more.
     pub stop_ids: Vec<u32>,
     /// Any token of the vocabulary; fills the places whose content does not matter.
     pub pad_id: u32,
 }
 
 impl SamplerConfig {
-    /// `P`: width of the prompts in the programs. Prefill reads all columns but the last, so there are at least two.
+    /// `P`: width of the prompts in the programs. Admission reads all columns but the last, so there are at least two.
     pub(crate) fn prompt_width(&self) -> usize {
         self.max_prompt_tokens.max(2)
     }
 
-    /// `S`: cache slots of a row. The last token of an answer is never read back, so it needs none.
+    /// `S`: slots of a row's ring. The last token of an answer is never read back, so it needs none.
     pub(crate) fn slots(&self) -> usize {
         self.prompt_width() + self.max_new_tokens - 1
     }
@@ -38,6 +42,23 @@ impl SamplerConfig {
     /// `C`: columns of what a dispatch returns.
     pub(crate) fn columns(&self) -> usize {
         self.tokens_per_dispatch.min(self.max_new_tokens)
+    }
+
+    /// `A`: prompts that one admission reads on each of the devices that share the rows.
+    pub(crate) fn prompts_per_admission(&self, devices: usize) -> usize {
+        // With more, too many free rows would have to be waited for.
+        let quarter = self.batch / devices / 4;
+        (ADMISSION_TOKENS / self.prompt_width()).min(quarter).max(1)
+    }
+
+    /// Element type in which the layers read a parameter: matrices in the compute type, norms as they are.
+    pub(crate) fn ready_dtype(&self, name: &str, rank: usize) -> DType {
+        let dims_per_layer = rank - usize::from(name.starts_with("layers/"));
+        if dims_per_layer > 1 {
+            self.compute
+        } else {
+            DType::F32
+        }
     }
 
     pub(crate) fn check(&self, model: &ModelConfig) -> Result<()> {
@@ -75,17 +96,18 @@ impl SamplerConfig {
             .max_prompt_tokens
             .max(2)
             .saturating_add(self.max_new_tokens);
-        let factors = [
-            self.batch,
-            slots,
-            model.num_hidden_layers,
-            model.num_key_value_heads,
-            model.head_dim,
-            self.compute.bytes(),
-        ];
-        let bytes = factors.into_iter().try_fold(1_usize, usize::checked_mul);
-        let counts_fit = i32::try_from(slots).is_ok() && i32::try_from(self.batch).is_ok();
-        if counts_fit && bytes.is_some_and(|b| i64::try_from(b).is_ok()) {
+        let entries = model.cache(self.batch, slots, self.compute);
+        let fits = |dtype: DType, dims: &[usize]| {
+            let bytes = dims
+                .iter()
+                .try_fold(dtype.bytes(), |n, d| n.checked_mul(*d));
+            bytes.is_some_and(|b| i64::try_from(b).is_ok())
+        };
+        // A ring is written by way of one of twice its length.
+        let counts_fit = [2 * slots.min(usize::MAX / 2), self.batch]
+            .iter()
+            .all(|n| i32::try_from(*n).is_ok());
+        if counts_fit && entries.iter().all(|it| fits(it.dtype, &it.dims)) {
             Ok(())
         } else {
             Err(Error::TooLarge {

@@ -2,6 +2,8 @@
 
 use ferrotune_graph::{DType, PlacementError};
 
+use crate::refusal::Refusal;
+
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -55,62 +57,11 @@ pub enum Error {
         /// The first difference.
         reason: String,
     },
-    /// A prompt without tokens.
-    #[error(
-        "request {request} has an empty prompt; give at least one token, such as the beginning-of-sequence token"
-    )]
-    EmptyPrompt {
-        /// Which request.
-        request: usize,
-    },
-    /// A prompt longer than the compiled programs take.
-    #[error(
-        "request {request} has a prompt of {length} tokens, but max_prompt_tokens is {limit}; shorten the prompt or raise the limit"
-    )]
-    PromptTooLong {
-        /// Which request.
-        request: usize,
-        /// Tokens of its prompt.
-        length: usize,
-        /// The sampler's `max_prompt_tokens`.
-        limit: usize,
-    },
-    /// A prompt token that the model does not have.
-    #[error(
-        "token {position} of the prompt of request {request} is {token}, but the vocabulary has {vocab_size} tokens; is this the model's tokenizer?"
-    )]
-    OutsideVocabulary {
-        /// Which request.
-        request: usize,
-        /// Place in the prompt, from 0.
-        position: usize,
-        /// The token id.
-        token: u32,
-        /// Tokens of the model.
-        vocab_size: usize,
-    },
-    /// A temperature that is negative, not finite, or too small to divide by.
-    #[error(
-        "request {request} has temperature {temperature}; use 0 for greedy decoding, or a finite value of at least {}",
-        crate::MIN_TEMPERATURE
-    )]
-    Temperature {
-        /// Which request.
-        request: usize,
-        /// The temperature as given.
-        temperature: f64,
-    },
-    /// A limit of 0 or beyond the compiled programs.
-    #[error(
-        "request {request} asks for {asked} new tokens; the sampler gives 1 to {limit} (its max_new_tokens)"
-    )]
-    NewTokens {
-        /// Which request.
-        request: usize,
-        /// The request's `max_new_tokens`.
-        asked: usize,
-        /// The sampler's `max_new_tokens`.
-        limit: usize,
+    /// Requests that cannot be served; nothing has been run.
+    #[error("{}", describe(refused))]
+    Requests {
+        /// Which requests, and why; one may be there more than once.
+        refused: Vec<(usize, Refusal)>,
     },
     /// The model's numbers are not finite.
     #[error(
@@ -134,4 +85,18 @@ impl From<ferrotune_pjrt::Error> for Error {
     fn from(e: ferrotune_pjrt::Error) -> Self {
         Self::Program(e.into())
     }
+}
+
+/// Refusals that are written out; of more, the number is told.
+const WRITTEN: usize = 20;
+
+fn describe(refused: &[(usize, Refusal)]) -> String {
+    let lines = refused.iter().take(WRITTEN);
+    let mut lines: Vec<String> = lines
+        .map(|(request, why)| format!("request {request}: {why}"))
+        .collect();
+    if refused.len() > WRITTEN {
+        lines.push(format!("and {} more", refused.len() - WRITTEN));
+    }
+    lines.join("\n")
 }

@@ -1,10 +1,11 @@
 //! The groups of arrays that go in and out of the programs: names, types, placement.
 //!
-//! Letters: `B` rows, `P` prompt columns, `S` cache slots, `C` columns per dispatch, `L` layers, `K` key heads, `E` head
-//! size.
+//! Letters: `D` devices that share the rows, `B` rows, `A` prompts that one admission reads, `P` prompt columns, `C` columns per
+//! dispatch.
 
 use ferrotune_graph::{DType, PlacementError, Rules};
-use ferrotune_models::ModelConfig;
+use ferrotune_models::{CacheEntry, ModelConfig};
+use ferrotune_nn::LOGICAL_AXES;
 use ferrotune_program::{Layout, Leaf};
 
 use crate::config::SamplerConfig;
@@ -12,13 +13,22 @@ use crate::config::SamplerConfig;
 /// The groups of arrays that go in and out.
 #[derive(Clone, Debug)]
 pub(crate) struct Layouts {
+    /// Devices that share the rows.
+    pub(crate) devices: usize,
     /// The model's parameters, as the trainer holds them.
     pub(crate) weights: Layout,
-    /// What was asked, in the order of [`Asked`]; read only.
-    pub(crate) requests: Layout,
-    /// Keys and values, `[L,B,K,S,E]`.
+    /// The parameters as the layers read them: whole on every device, matrices in the compute type, norms as they are.
+    pub(crate) ready: Layout,
+    /// What each row is asked, in the order of [`crate::rows::Asked`]; read only.
+    pub(crate) asked: Layout,
+    /// Prompts to read and where they go, in the order of [`crate::admission::Admission`].
+    pub(crate) admission: Layout,
+    /// What decoding keeps of the tokens that were read, as [`ModelConfig::cache`] describes it.
     pub(crate) cache: Layout,
-    /// The token to read next s32 `[B,1]`, number of tokens generated s32, rows that have finished boolean `[B]`.
+    /// The entries behind `cache`, of all rows.
+    pub(crate) entries: Vec<CacheEntry>,
+    /// Per row: the token to read next s32 `[B]`, its place in the row's sequence s32 `[B]`, number of tokens generated s32
+    /// `[B]`, whether the row has finished boolean `[B]`. Per device: the slot to write next s32 `[D]`.
     pub(crate) state: Layout,
     /// Tokens s32 (−1 where a row has finished), log-probs and raw log-probs f32; all `[B,C]`.
     pub(crate) emitted: Layout,
@@ -32,48 +42,82 @@ impl Layouts {
         weights: &Layout,
         config: &SamplerConfig,
     ) -> Result<Self, PlacementError> {
+        let mesh = weights.mesh();
+        let place = |leaves: &[Leaf]| Layout::new(mesh, rules, leaves);
+        let rows = rules.place("rows", &[config.batch], &["batch"], mesh)?;
+        let sizes = rows.dims[0].iter().map(|axis| mesh.axis_size(axis));
+        let devices: usize = sizes.map(|size| size.unwrap_or(1)).product();
         let (b, p, c) = (config.batch, config.prompt_width(), config.columns());
-        let (l, k, e) = (
-            model.num_hidden_layers,
-            model.num_key_value_heads,
-            model.head_dim,
-        );
-        let requests = [
-            by_row("prompt", DType::S32, &[b, p]),
-            by_row("start", DType::S32, &[b]),
+        let prompts = devices * config.prompts_per_admission(devices);
+        let ready = weights.specs().iter().map(|spec| {
+            let dtype = config.ready_dtype(&spec.name, spec.dims.len());
+            Leaf::new(&spec.name, dtype, &spec.dims, &vec!["_"; spec.dims.len()])
+        });
+        let asked = [
             by_row("limit", DType::S32, &[b]),
             by_row("seed", DType::U32, &[b, 2]),
             by_row("greedy", DType::Pred, &[b]),
             by_row("inverse_temperature", DType::F32, &[b]),
+            by_row("pause_at", DType::S32, &[]),
         ];
-        let slots = [l, b, k, config.slots(), e];
-        let cache = ["keys", "values"]
-            .map(|name| Leaf::new(name, config.compute, &slots, &["_", "batch", "_", "_", "_"]));
+        let admission = [
+            by_row("prompts", DType::S32, &[prompts, p]),
+            by_row("start", DType::S32, &[prompts]),
+            by_row("count", DType::S32, &[devices]),
+            by_row("row", DType::S32, &[b]),
+            by_row("prompt", DType::S32, &[b]),
+            by_row("admitted", DType::Pred, &[b]),
+            by_row("token", DType::S32, &[b]),
+            by_row("position", DType::S32, &[b]),
+        ];
+        let entries = model.cache(b, config.slots(), config.compute);
+        let cache: Vec<Leaf> = entries.iter().map(of_entry).collect();
         let state = [
-            by_row("token", DType::S32, &[b, 1]),
-            by_row("generated", DType::S32, &[]),
+            by_row("token", DType::S32, &[b]),
+            by_row("position", DType::S32, &[b]),
+            by_row("generated", DType::S32, &[b]),
             by_row("done", DType::Pred, &[b]),
+            by_row("slot", DType::S32, &[devices]),
         ];
         let emitted = [
             by_row("tokens", DType::S32, &[b, c]),
             by_row("logprobs", DType::F32, &[b, c]),
             by_row("raw_logprobs", DType::F32, &[b, c]),
         ];
-        let place = |leaves: &[Leaf]| Layout::new(weights.mesh(), rules, leaves);
         Ok(Self {
+            devices,
             weights: weights.clone(),
-            requests: place(&requests)?,
+            ready: Layout::new(
+                mesh,
+                &Rules::unsharded(&LOGICAL_AXES),
+                &ready.collect::<Vec<_>>(),
+            )?,
+            asked: place(&asked)?,
+            admission: place(&admission)?,
             cache: place(&cache)?,
+            entries,
             state: place(&state)?,
             emitted: place(&emitted)?,
         })
     }
+
+    /// Whether the layers can read the parameters as they lie.
+    pub(crate) fn weights_are_ready(&self) -> bool {
+        self.ready == self.weights
+    }
 }
 
-/// An array whose first dimension, if it has one, is the rows.
+/// An array whose first dimension, if it has one, is the rows, or equally many of something for every device.
 fn by_row(name: &str, dtype: DType, dims: &[usize]) -> Leaf {
     let axes: Vec<&str> = (0..dims.len())
         .map(|i| if i == 0 { "batch" } else { "_" })
         .collect();
     Leaf::new(name, dtype, dims, &axes)
+}
+
+fn of_entry(entry: &CacheEntry) -> Leaf {
+    let axes: Vec<&str> = (0..entry.dims.len())
+        .map(|i| if i == 1 { "batch" } else { "_" })
+        .collect();
+    Leaf::new(&entry.name, entry.dtype, &entry.dims, &axes)
 }

@@ -1,13 +1,15 @@
 //! The sampler: a model answers prompts, with the same layer code that trains it.
 //!
-//! [`Sampler::new`] traces and compiles two programs over [`ferrotune_models::Decoder`]: *prefill* reads the prompts of a
-//! batch into a key-value cache, *decode* appends several tokens per dispatch and ends early when every row has finished.
-//! Cache and decoding state are moved from dispatch to dispatch, so they are updated in place; the weights are borrowed
-//! from whoever trains them. The host reads only tokens and log-probs.
+//! [`Sampler::new`] traces and compiles programs over [`ferrotune_models::Decoder`]: *admit* reads prompts into free rows of
+//! a cache, *decode* appends several tokens per dispatch to all rows. A row whose answer is complete is given to the next
+//! request while the others go on. Cache and decoding state are moved from dispatch to dispatch, so they are updated in
+//! place; the weights are borrowed from whoever trains them, and converted once per call. The host reads only tokens and
+//! log-probs.
 //!
-//! The answer to a [`Request`] depends on its prompt, seed, temperature and limit alone, not on its place in a batch or on
-//! its neighbours: the random number behind token `i` and vocabulary entry `v` is a function of (seed, i, v). What remains
-//! is the rounding of matrix products, which may differ in the last bits between places and between meshes.
+//! The answer to a [`Request`] depends on the request alone, not on its row, on the other rows or on when it began: the
+//! random number behind token `i` and vocabulary entry `v` is a function of (seed, i, v), and a row reads its cache in the
+//! order of its tokens, wherever in the ring they lie. What remains is the rounding of matrix products, which may differ in
+//! the last bits between samplers of another number of rows and, where a compiler so chooses, between rows.
 //!
 //! ```no_run
 //! # use ferrotune_graph::{DType, Rules};
@@ -26,26 +28,30 @@
 //!     pad_id: 0,
 //! };
 //! let sampler = Sampler::new(client, rules, model, weights.layout(), config)?;
-//! let request = Request { prompt: vec![1, 17, 4], seed: 7, temperature: 1.0, max_new_tokens: 32 };
+//! let request = Request { prompt: vec![1, 17, 4], seed: 7, max_new_tokens: 32, ..Request::default() };
 //! let answers = sampler.generate(weights, &[request], &mut |done, total| println!("{done} of {total}"))?;
 //! println!("{:?} {:?}", answers[0].tokens, answers[0].finish);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Not here: text and tokenizers, rewards, top-k and its relatives, replacing a finished row before its batch is done.
+//! Not here: chat templates, rewards.
 #![forbid(unsafe_code)]
 
-mod batch;
+mod admission;
+mod answers;
 mod choice;
 mod config;
 mod error;
 mod layouts;
 mod programs;
+mod refusal;
 mod request;
+mod rows;
 mod sampler;
 
 pub use config::SamplerConfig;
 pub use error::{Error, Result};
+pub use refusal::Refusal;
 pub use request::{Completion, Finish, MIN_TEMPERATURE, Request};
 pub use sampler::Sampler;

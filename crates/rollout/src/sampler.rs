@@ -1,25 +1,36 @@
-//! The sampler: two compiled programs and the loop around them.
+//! The sampler: its compiled programs and the loop around them.
 
 use ferrotune_graph::{DType, Rules};
 use ferrotune_models::ModelConfig;
-use ferrotune_pjrt::Client;
+use ferrotune_pjrt::{Client, HostArray};
 use ferrotune_program::{Argument, Group, Layout, Program};
 
-use crate::batch::Batch;
+use crate::answers::Answers;
 use crate::config::SamplerConfig;
 use crate::error::{Error, Result};
 use crate::layouts::Layouts;
 use crate::programs::Blueprint;
+use crate::refusal;
 use crate::request::{Completion, Request};
+use crate::rows::Rows;
 
-/// A model's sampler, compiled for one shape of batch and one layout of weights.
+/// A model's sampler, compiled for one number of rows and one layout of weights.
 pub struct Sampler {
     client: Client,
     config: SamplerConfig,
     vocab_size: usize,
     layouts: Layouts,
-    prefill: Program,
+    begin: Program,
+    admit: Program,
     decode: Program,
+}
+
+/// What stays on the device while requests are answered.
+struct Run {
+    cache: Group,
+    state: Group,
+    /// What the rows were asked last, on the host and on the device.
+    asked: Option<(Vec<HostArray>, Group)>,
 }
 
 impl std::fmt::Debug for Sampler {
@@ -34,7 +45,7 @@ impl Sampler {
     /// Compiles the sampler of a model whose parameters lie on the device as `weights` says.
     ///
     /// Rows are split over the mesh axes that `rules` gives to `batch`, on the mesh of the weights. Everything else is
-    /// whole on every device: sharded weights are gathered once per dispatch.
+    /// whole on every device: sharded weights are gathered once per [`Sampler::generate`].
     ///
     /// # Errors
     /// Settings that contradict the model or the mesh, weights of another model, or a failure to compile.
@@ -48,14 +59,16 @@ impl Sampler {
         config.check(model)?;
         check_weights(model, weights)?;
         let blueprint = Blueprint::new(rules, model, weights, &config)?;
-        let prefill = blueprint.prefill().compile(client)?;
+        let begin = blueprint.begin().compile(client)?;
+        let admit = blueprint.admit().compile(client)?;
         let decode = blueprint.decode().compile(client)?;
         let layouts = blueprint.layouts;
         Ok(Self {
             client: client.clone(),
             vocab_size: model.vocab_size,
             layouts,
-            prefill,
+            begin,
+            admit,
             decode,
             config,
         })
@@ -66,23 +79,19 @@ impl Sampler {
         &self.config
     }
 
-    /// The program that reads prompts into the cache.
-    pub fn prefill_program(&self) -> &Program {
-        &self.prefill
+    /// The programs, in the order in which they run first: *begin* makes an empty cache and weights as the layers read them,
+    /// *admit* reads prompts into rows, *decode* appends tokens.
+    pub fn programs(&self) -> [&Program; 3] {
+        [&self.begin, &self.admit, &self.decode]
     }
 
-    /// The program that appends tokens.
-    pub fn decode_program(&self) -> &Program {
-        &self.decode
-    }
-
-    /// Answers the requests, in their order; `on_progress(finished, total)` is called after every dispatch.
+    /// Answers the requests, in their order; `on_progress(finished, total)` is called after every dispatch of tokens.
     ///
-    /// Requests are cut into batches; rows that the last batch has too many are finished from the start.
+    /// Requests take rows in their order. Rows that have finished are given to those that wait, while the others go on.
     ///
     /// # Errors
-    /// A request that the sampler cannot serve (nothing is run then), weights of another layout than it was built for,
-    /// numbers that are not finite, or a failure of the device.
+    /// Requests that the sampler cannot serve (all are named, and nothing is run), weights of another layout than it was
+    /// built for, numbers that are not finite, or a failure of the device.
     pub fn generate(
         &self,
         weights: &Group,
@@ -93,37 +102,96 @@ impl Sampler {
             let reason = difference(weights.layout(), &self.layouts.weights);
             return Err(Error::Weights { reason });
         }
-        for (i, request) in requests.iter().enumerate() {
-            request.check(i, &self.config, self.vocab_size)?;
+        self.check(requests)?;
+        let mut answers = Answers::new(&self.config, self.vocab_size, requests);
+        let mut rows = Rows::new(&self.config, self.layouts.devices, requests);
+        if rows.is_idle() {
+            return Ok(answers.into_completions());
         }
-        let mut answers = Vec::with_capacity(requests.len());
-        for part in requests.chunks(self.config.batch) {
-            let before = answers.len();
-            let mut report = |finished| on_progress(before + finished, requests.len());
-            let batch = Batch::new(&self.config, self.vocab_size, part, before);
-            answers.extend(self.answer(weights, batch, &mut report)?);
+        let (ready, mut run) = self.begin(weights)?;
+        let weights = ready.as_ref().unwrap_or(weights);
+        while !rows.is_idle() {
+            while let Some(admission) = rows.admit() {
+                run = self.admit(weights, run, &admission.arrays()?)?;
+            }
+            let emitted;
+            (run, emitted) = self.decode(weights, run, rows.asked()?)?;
+            for row in answers.absorb(&emitted.to_host()?, &rows.at_work())? {
+                rows.free(row);
+            }
+            on_progress(answers.finished(), requests.len());
         }
-        Ok(answers)
+        Ok(answers.into_completions())
     }
 
-    fn answer(
-        &self,
-        weights: &Group,
-        mut batch: Batch<'_>,
-        report: &mut dyn FnMut(usize),
-    ) -> Result<Vec<Completion>> {
-        let requests = batch.upload(&self.client, &self.layouts.requests)?;
-        let given = || vec![Argument::Borrowed(weights), Argument::Borrowed(&requests)];
-        let [mut cache, mut state] = groups(self.prefill.call(given())?);
-        while !batch.is_finished() {
-            let mut arguments = given();
-            arguments.extend([Argument::Moved(cache), Argument::Moved(state)]);
-            let [next_cache, next_state, emitted] = groups(self.decode.call(arguments)?);
-            batch.absorb(&emitted)?;
-            report(batch.finished());
-            (cache, state) = (next_cache, next_state);
+    fn check(&self, requests: &[Request]) -> Result<()> {
+        let of = |(i, request): (usize, &Request)| {
+            let refusals = refusal::check(request, &self.config, self.vocab_size);
+            refusals.into_iter().map(move |why| (i, why))
+        };
+        let refused: Vec<_> = requests.iter().enumerate().flat_map(of).collect();
+        if refused.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Requests { refused })
         }
-        Ok(batch.into_answers())
+    }
+
+    /// An empty cache, and the weights as the layers read them unless they lie like that already.
+    fn begin(&self, weights: &Group) -> Result<(Option<Group>, Run)> {
+        let (ready, [cache, state]) = if self.layouts.weights_are_ready() {
+            (None, groups(self.begin.call(vec![])?))
+        } else {
+            let given = vec![Argument::Borrowed(weights)];
+            let [ready, cache, state] = groups(self.begin.call(given)?);
+            (Some(ready), [cache, state])
+        };
+        let run = Run {
+            cache,
+            state,
+            asked: None,
+        };
+        Ok((ready, run))
+    }
+
+    fn admit(&self, weights: &Group, run: Run, admission: &[HostArray]) -> Result<Run> {
+        let admission = Group::upload(&self.client, &self.layouts.admission, admission)?;
+        let [cache, state] = groups(self.admit.call(vec![
+            Argument::Borrowed(weights),
+            Argument::Borrowed(&admission),
+            Argument::Moved(run.cache),
+            Argument::Moved(run.state),
+        ])?);
+        let asked = run.asked;
+        Ok(Run {
+            cache,
+            state,
+            asked,
+        })
+    }
+
+    /// Up to a dispatch's number of tokens for every row, with what they are asked uploaded if it has changed.
+    fn decode(&self, weights: &Group, run: Run, asked: Vec<HostArray>) -> Result<(Run, Group)> {
+        let asked = match run.asked {
+            Some((last, group)) if last == asked => (last, group),
+            _ => {
+                let group = Group::upload(&self.client, &self.layouts.asked, &asked)?;
+                (asked, group)
+            }
+        };
+        let [cache, state, emitted] = groups(self.decode.call(vec![
+            Argument::Borrowed(weights),
+            Argument::Borrowed(&asked.1),
+            Argument::Moved(run.cache),
+            Argument::Moved(run.state),
+        ])?);
+        let asked = Some(asked);
+        let run = Run {
+            cache,
+            state,
+            asked,
+        };
+        Ok((run, emitted))
     }
 }
 

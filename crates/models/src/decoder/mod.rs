@@ -185,7 +185,8 @@ impl Decoder<'_> {
         (self.finish(&x), held, Routed::of_stacks(routed))
     }
 
-    /// One more token per row, written to cache slot `slot`; each row reads the slots from `first` to that one.
+    /// One more token per row, written to slot `slot` of the ring; each row reads the slots from `first` to that one, past
+    /// the end of the ring and on from its beginning where `first` is greater.
     ///
     /// # Shapes
     /// `tokens` and `positions` s32 `[B,1]`, `slot` s32 scalar, `first` s32 `[B]` → hidden `[B,1,D]` and the cache with

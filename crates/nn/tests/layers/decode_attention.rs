@@ -45,7 +45,9 @@ fn plain(
         for head in 0..k * g {
             let slot = |t: usize| (((layer * b + row) * k + head / g) * s + t) * e;
             let q = (row * k * g + head) * e;
-            let slots = *first as usize..last + 1;
+            let (first, wrapped) = (*first as usize, *first as usize > last);
+            let end = if wrapped { last + 1 + s } else { last + 1 };
+            let slots = (first..end).map(|t| t % s);
             let score = |t: usize| {
                 (0..e)
                     .map(|i| at(0, q + i) * at(1, slot(t) + i))
@@ -70,7 +72,7 @@ fn plain(
 fn the_kernel_reads_the_filled_slots_of_its_layer() {
     // Small, and large enough for threads; a head size that vector lanes do not divide.
     for sizes in [[2, 3, 2, 3, 7, 5], [3, 4, 3, 4, 200, 64]] {
-        let (first, last) = (vec![0, 2, 5, 3], sizes[4] as i32 - 2);
+        let (first, last) = (vec![0, 2, 6, 3], sizes[4] as i32 - 2);
         let first = &first[..sizes[1]];
         let args = arguments(sizes, 1, first, last);
         let found =
@@ -94,15 +96,44 @@ fn the_kernel_reads_the_filled_slots_of_its_layer() {
 }
 
 #[test]
+fn the_place_in_the_ring_does_not_change_a_bit() {
+    let sizes = [2, 3, 2, 3, 7, 5];
+    let mut args = arguments(sizes, 1, &[1, 2, 4], 5);
+    let read = |args: &[HostArray]| {
+        Function::new("attend_cache", args, |_, x| vec![read(x, DType::F32)]).run(args)
+    };
+    let expected = read(&args).remove(0);
+    for turned in 1..7 {
+        let scalar = |v: i32| HostArray::from_slice(&[], &[v]).unwrap();
+        let turn = |array: &HostArray| {
+            let values = array.as_slice::<f32>();
+            let ring = |ring: &[f32]| [&ring[6 * 5..], &ring[..6 * 5]].concat();
+            let turned: Vec<f32> = values.chunks(7 * 5).flat_map(ring).collect();
+            HostArray::from_slice(array.dims(), &turned).unwrap()
+        };
+        let first = [1, 2, 4].map(|it| (it + turned) % 7);
+        args[1] = turn(&args[1]);
+        args[2] = turn(&args[2]);
+        args[4] = HostArray::from_slice(&[3], &first).unwrap();
+        args[5] = scalar((5 + turned) % 7);
+        assert_eq!(read(&args)[0], expected, "turned by {turned}");
+    }
+}
+
+#[test]
 fn the_portable_form_computes_the_same() {
     let sizes = [2, 3, 2, 3, 9, 8];
-    let args = arguments(sizes, 1, &[0, 4, 2], 6);
+    // Rows from the beginning, to the end of the ring and on, and of one slot.
+    let args = arguments(sizes, 1, &[0, 8, 6], 6);
     let both = Function::new("both", &args, |g: &Graph, x| {
         let kernel = read(x, DType::F32);
         // Outside of the CPU the portable form is written; here it is traced by hand.
         let layer = |t: &Tensor| t.slice(0, 1, 2).reshape(&[3, 2, 9, 8]);
         let slots = g.iota(DType::S32, &[1, 1, 9], 2);
-        let readable = slots.ge(&x[4].expand(1).expand(1)).and(&slots.le(&x[5]));
+        let ring = |slot: &Tensor| {
+            (slot + 9.0 - x[4].expand(1).expand(1)).remainder(&slot.scalar_like(9.0))
+        };
+        let readable = ring(&slots).le(&ring(&x[5]));
         let portable = ferrotune_nn::attend(&x[0], &layer(&x[1]), &layer(&x[2]), &readable);
         vec![kernel, portable]
     });

@@ -3,7 +3,7 @@
 use ferrotune_graph::DType;
 use ferrotune_rollout::{Completion, Finish, Request, SamplerConfig};
 
-use crate::setup::{Fixture, config, log_softmax, request};
+use crate::setup::{Fixture, config, log_softmax, narrow, request, request_of_any_length};
 
 /// For each token of each answer: the log-probs (f64) of the whole vocabulary, raw and at the temperature.
 fn full_pass(
@@ -84,6 +84,31 @@ fn logprobs_of_long_samples_equal_those_of_a_full_pass() {
             .zip(full_pass(&fixture, &requests, &answers, 0.7))
         {
             assert_eq!(answer.tokens.len(), 64);
+            for (i, [raw, scaled]) in scored.iter().enumerate() {
+                let token = answer.tokens[i] as usize;
+                let off = f64::from(answer.logprobs[i]) - scaled[token];
+                let off_raw = f64::from(answer.raw_logprobs[i]) - raw[token];
+                assert!(
+                    off.abs() < 1e-4 && off_raw.abs() < 1e-4,
+                    "{family}, token {i}: {off} {off_raw}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn logprobs_equal_those_of_a_full_pass_whenever_a_row_begins() {
+    for family in ["llama", "qwen3"] {
+        let fixture = Fixture::load(family);
+        let requests: Vec<Request> = (0..40).map(|i| request_of_any_length(i, 0.9)).collect();
+        let answers = fixture.answers(&fixture.sampler(narrow()), &requests);
+        for ((request, answer), scored) in requests
+            .iter()
+            .zip(&answers)
+            .zip(full_pass(&fixture, &requests, &answers, 0.9))
+        {
+            assert_eq!(answer.tokens.len(), request.max_new_tokens);
             for (i, [raw, scaled]) in scored.iter().enumerate() {
                 let token = answer.tokens[i] as usize;
                 let off = f64::from(answer.logprobs[i]) - scaled[token];

@@ -1,6 +1,7 @@
 //! The sampler on a device, over the committed fixture models. Needs the CPU plugin.
 
 mod agreement;
+mod continuous;
 mod endings;
 mod independence;
 mod memory;

@@ -15,11 +15,11 @@ fn decoding_overwrites_its_cache_and_state() {
             compute,
             ..config()
         };
-        let memory = fixture.sampler(config).decode_program().memory();
+        let memory = fixture.sampler(config).programs()[2].memory();
         let rows = 64 / devices;
-        // Keys and values of 2 layers, 2 heads of 16, 7 + 400 − 1 slots; then token, done, and the scalar count.
+        // Keys and values of 2 layers, 2 heads of 16, 7 + 400 − 1 slots; then token, place, count, done, and the slot.
         let cache = 2 * 2 * rows * 2 * 406 * 16 * compute.bytes();
-        let state = rows * 4 + rows + 4;
+        let state = rows * (4 + 4 + 4 + 1) + 4;
         let what = format!("{devices} devices, {compute}");
         assert_eq!(memory.alias as usize, cache + state, "{what}");
         // The keys and values of one layer of two are copied out to be multiplied; a second cache there is not.

@@ -2,61 +2,57 @@
 
 use ferrotune_graph::{DType, HostArray, Mesh, Rules};
 use ferrotune_program::Group;
-use ferrotune_rollout::{Error, Request, Sampler, SamplerConfig};
+use ferrotune_rollout::{Error, Refusal, Request, Sampler, SamplerConfig};
 
 use crate::setup::{Fixture, client, config, request};
 
-fn refusal(fixture: &Fixture, sampler: &Sampler, bad: Request) -> Error {
+/// Why the third of three requests is refused.
+fn refusals(fixture: &Fixture, sampler: &Sampler, bad: Request) -> Vec<Refusal> {
     let requests = [request(0, 1.0), request(1, 1.0), bad];
-    sampler
+    let e = sampler
         .generate(&fixture.weights, &requests, &mut |_, _| {
             panic!("nothing is run")
         })
-        .unwrap_err()
+        .unwrap_err();
+    let Error::Requests { refused } = e else {
+        panic!("{e}")
+    };
+    assert!(refused.iter().all(|(request, _)| *request == 2));
+    refused.into_iter().map(|(_, why)| why).collect()
 }
 
 #[test]
-fn bad_requests_are_refused_by_number() {
+fn bad_requests_are_refused_with_the_reason() {
     let fixture = Fixture::load("llama");
     let sampler = fixture.sampler(config());
     let good = request(2, 1.0);
-    let refuse = |bad: Request| refusal(&fixture, &sampler, bad);
+    let refuse = |bad: Request| refusals(&fixture, &sampler, bad);
 
-    let e = refuse(Request {
-        prompt: vec![],
+    let prompt = vec![];
+    let refused = refuse(Request {
+        prompt,
         ..good.clone()
     });
-    assert!(matches!(e, Error::EmptyPrompt { request: 2 }), "{e}");
-    let e = refuse(Request {
-        prompt: vec![1; 8],
+    assert_eq!(refused, [Refusal::EmptyPrompt]);
+    let prompt = vec![1; 8];
+    let refused = refuse(Request {
+        prompt,
         ..good.clone()
     });
-    assert!(
-        matches!(
-            e,
-            Error::PromptTooLong {
-                request: 2,
-                length: 8,
-                limit: 7
-            }
-        ),
-        "{e}"
-    );
-    assert!(
-        e.to_string().contains("request 2")
-            && e.to_string().contains('8')
-            && e.to_string().contains('7'),
-        "{e}"
-    );
+    let (length, limit) = (8, 7);
+    assert_eq!(refused, [Refusal::PromptTooLong { length, limit }]);
     for token in [128, u32::MAX] {
-        let e = refuse(Request {
-            prompt: vec![1, token],
+        let prompt = vec![1, token];
+        let refused = refuse(Request {
+            prompt,
             ..good.clone()
         });
-        assert!(
-            matches!(e, Error::OutsideVocabulary { request: 2, position: 1, token: t, vocab_size: 128 } if t == token),
-            "{e}"
-        );
+        let expected = Refusal::OutsideVocabulary {
+            position: 1,
+            token,
+            vocab_size: 128,
+        };
+        assert_eq!(refused, [expected]);
     }
     for temperature in [
         -1.0,
@@ -66,25 +62,56 @@ fn bad_requests_are_refused_by_number() {
         f64::MIN_POSITIVE,
         -f64::MIN_POSITIVE,
     ] {
-        let e = refuse(Request {
+        let refused = refuse(Request {
             temperature,
             ..good.clone()
         });
         assert!(
-            matches!(e, Error::Temperature { request: 2, .. }),
-            "{temperature}: {e}"
+            matches!(refused[..], [Refusal::Temperature { .. }]),
+            "{temperature}: {refused:?}"
         );
     }
-    for max_new_tokens in [0, 13, usize::MAX] {
-        let e = refuse(Request {
-            max_new_tokens,
+    for asked in [0, 13, usize::MAX] {
+        let refused = refuse(Request {
+            max_new_tokens: asked,
             ..good.clone()
         });
-        assert!(
-            matches!(e, Error::NewTokens { request: 2, asked, limit: 12 } if asked == max_new_tokens),
-            "{e}"
-        );
+        assert_eq!(refused, [Refusal::NewTokens { asked, limit: 12 }]);
     }
+}
+
+#[test]
+fn all_that_is_wrong_is_said_at_once() {
+    let fixture = Fixture::load("llama");
+    let good = request(0, 1.0);
+    let requests = [
+        Request {
+            prompt: vec![1, 2, 3, 4, 5, 6, 7, 8],
+            temperature: -2.0,
+            ..good.clone()
+        },
+        good.clone(),
+        Request {
+            max_new_tokens: 13,
+            ..good
+        },
+    ];
+    let e = fixture
+        .sampler(config())
+        .generate(&fixture.weights, &requests, &mut |_, _| ())
+        .unwrap_err();
+    let text = e.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[0].starts_with("request 0: ") && lines[0].contains("8 tokens"));
+    assert!(lines[1].starts_with("request 0: ") && lines[1].contains("-2"));
+    assert!(lines[2].starts_with("request 2: ") && lines[2].contains("13"));
+    let many = vec![requests[2].clone(); 50];
+    let e = fixture
+        .sampler(config())
+        .generate(&fixture.weights, &many, &mut |_, _| ())
+        .unwrap_err();
+    assert!(e.to_string().ends_with("and 30 more"), "{e}");
 }
 
 #[test]

@@ -192,6 +192,22 @@ pub(crate) fn config() -> SamplerConfig {
     }
 }
 
+/// A sampler of three rows whose ring of 18 slots is written past its end again and again by [`request_of_any_length`].
+pub(crate) fn narrow() -> SamplerConfig {
+    SamplerConfig {
+        batch: 3,
+        ..config()
+    }
+}
+
+/// Request number `i` with a limit of 1 to 12 tokens.
+pub(crate) fn request_of_any_length(i: u64, temperature: f64) -> Request {
+    Request {
+        max_new_tokens: 1 + (i as usize * 7 + 4) % 12,
+        ..request(i, temperature)
+    }
+}
+
 /// Request number `i`: a prompt of 1 to 7 tokens below 128 and a seed that both depend on `i` only.
 pub(crate) fn request(i: u64, temperature: f64) -> Request {
     let length = 1 + (i * 5 + 3) % 7;
@@ -201,6 +217,7 @@ pub(crate) fn request(i: u64, temperature: f64) -> Request {
         seed: i.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 11,
         temperature,
         max_new_tokens: 12,
+        ..Request::default()
     }
 }
 

@@ -19,6 +19,7 @@ fn check(temperature: f64, count: usize, seed: impl Fn(u64) -> u64) {
         seed: seed(i),
         temperature,
         max_new_tokens: 1,
+        ..Request::default()
     };
     let answers = fixture.answers(&sampler, &(0..count as u64).map(ask).collect::<Vec<_>>());
     let logits = fixture

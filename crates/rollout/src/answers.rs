@@ -1,0 +1,106 @@
+//! Answers as they grow.
+
+use ferrotune_pjrt::HostArray;
+
+use crate::config::SamplerConfig;
+use crate::error::{Error, Result};
+use crate::request::{Completion, Finish, Request};
+
+/// The answers to all requests so far.
+pub(crate) struct Answers<'a> {
+    config: &'a SamplerConfig,
+    vocab_size: usize,
+    requests: &'a [Request],
+    completions: Vec<Completion>,
+    finished: usize,
+}
+
+/// What one dispatch emitted: row-major arrays of rows and columns.
+struct Emitted<'a> {
+    tokens: &'a [i32],
+    logprobs: &'a [f32],
+    raw_logprobs: &'a [f32],
+}
+
+impl<'a> Answers<'a> {
+    pub(crate) fn new(
+        config: &'a SamplerConfig,
+        vocab_size: usize,
+        requests: &'a [Request],
+    ) -> Self {
+        let empty = Completion {
+            tokens: vec![],
+            logprobs: vec![],
+            raw_logprobs: vec![],
+            finish: Finish::Length,
+        };
+        Self {
+            config,
+            vocab_size,
+            requests,
+            completions: vec![empty; requests.len()],
+            finished: 0,
+        }
+    }
+
+    /// Appends what a dispatch emitted for rows that work on requests, and returns the rows whose answers are complete.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`] for a log-prob that is NaN or infinite.
+    pub(crate) fn absorb(
+        &mut self,
+        emitted: &[HostArray],
+        at_work: &[(usize, usize)],
+    ) -> Result<Vec<usize>> {
+        let columns = emitted[0].dims()[1];
+        let emitted = Emitted {
+            tokens: emitted[0].as_slice(),
+            logprobs: emitted[1].as_slice(),
+            raw_logprobs: emitted[2].as_slice(),
+        };
+        let mut complete = Vec::new();
+        for &(row, request) in at_work {
+            for at in row * columns..(row + 1) * columns {
+                // Finished rows, and columns after the loop ended early, hold −1.
+                if emitted.tokens[at] < 0 {
+                    break;
+                }
+                if self.push(request, &emitted, at)? {
+                    complete.push(row);
+                    break;
+                }
+            }
+        }
+        self.finished += complete.len();
+        Ok(complete)
+    }
+
+    /// Appends one token and says whether it is the last of its answer.
+    fn push(&mut self, request: usize, emitted: &Emitted<'_>, at: usize) -> Result<bool> {
+        let answer = &mut self.completions[request];
+        let (logprob, raw_logprob) = (emitted.logprobs[at], emitted.raw_logprobs[at]);
+        let token = emitted.tokens[at] as u32;
+        let known = (token as usize) < self.vocab_size;
+        if !known || !logprob.is_finite() || !raw_logprob.is_finite() {
+            let position = answer.tokens.len();
+            return Err(Error::NotFinite { request, position });
+        }
+        answer.tokens.push(token);
+        answer.logprobs.push(logprob);
+        answer.raw_logprobs.push(raw_logprob);
+        if self.config.stop_ids.contains(&token) {
+            answer.finish = Finish::Stop;
+            return Ok(true);
+        }
+        Ok(answer.tokens.len() >= self.requests[request].max_new_tokens)
+    }
+
+    /// Number of complete answers.
+    pub(crate) fn finished(&self) -> usize {
+        self.finished
+    }
+
+    pub(crate) fn into_completions(self) -> Vec<Completion> {
+        self.completions
+    }
+}
