@@ -51,9 +51,9 @@ pub(crate) struct Updated {
     pub(crate) skipped: Tensor,
 }
 
-/// Whether a parameter decays: matrices do, norms do not. Stacked parameters have a leading layer dimension.
-fn decays(name: &str, rank: usize) -> bool {
-    rank > if name.starts_with("layers/") { 2 } else { 1 }
+/// Whether a parameter decays: matrices do, norms and biases do not. Those of layers are stacked, and have a dimension more.
+fn decays(path: &str, rank: usize) -> bool {
+    rank > 1 + usize::from(path.contains('/'))
 }
 
 /// One update of all parameters.

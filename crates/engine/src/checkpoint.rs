@@ -34,9 +34,22 @@ pub(crate) struct Saved {
     schema: u32,
     /// Updates made.
     pub(crate) step: u64,
+    /// Fingerprint of the parameters that do not learn, which are not in the checkpoint.
+    #[serde(default)]
+    frozen: Option<String>,
     /// The caller's state.
     pub(crate) extra: serde_json::Value,
     files: Vec<FileEntry>,
+}
+
+/// What a checkpoint says of itself.
+pub(crate) struct Head<'a> {
+    /// Updates made.
+    pub(crate) step: u64,
+    /// Fingerprint of the parameters that do not learn.
+    pub(crate) frozen: Option<&'a str>,
+    /// The caller's state.
+    pub(crate) extra: &'a serde_json::Value,
 }
 
 /// The manifest file: its contents as text, and the hash of that text.
@@ -83,18 +96,13 @@ fn partial(dir: &Path) -> PathBuf {
 }
 
 /// Writes groups of arrays to `dir`.
-pub(crate) fn write(
-    dir: &Path,
-    step: u64,
-    extra: &serde_json::Value,
-    groups: &[(&str, &Group)],
-) -> Result<(), Error> {
+pub(crate) fn write(dir: &Path, head: &Head<'_>, groups: &[(&str, &Group)]) -> Result<(), Error> {
     let made = partial(dir);
     if made.exists() {
         fs::remove_dir_all(&made).map_err(Error::io("remove", &made))?;
     }
     fs::create_dir_all(&made).map_err(Error::io("create", &made))?;
-    let result = fill(&made, step, extra, groups).and_then(|()| publish(&made, dir));
+    let result = fill(&made, head, groups).and_then(|()| publish(&made, dir));
     if result.is_err() {
         // The error matters more than the left-over, which the next save removes.
         let _ = fs::remove_dir_all(&made);
@@ -102,12 +110,7 @@ pub(crate) fn write(
     result
 }
 
-fn fill(
-    made: &Path,
-    step: u64,
-    extra: &serde_json::Value,
-    groups: &[(&str, &Group)],
-) -> Result<(), Error> {
+fn fill(made: &Path, head: &Head<'_>, groups: &[(&str, &Group)]) -> Result<(), Error> {
     let mut files = Vec::new();
     for (name, group) in groups {
         let arrays = group.to_host()?;
@@ -130,8 +133,9 @@ fn fill(
     }
     let saved = Saved {
         schema: SCHEMA,
-        step,
-        extra: extra.clone(),
+        step: head.step,
+        frozen: head.frozen.map(str::to_owned),
+        extra: head.extra.clone(),
         files,
     };
     let contents = serde_json::to_string(&saved).expect("the manifest is plain data");
@@ -209,8 +213,11 @@ fn read_manifest(dir: &Path) -> Result<Saved, Error> {
 }
 
 /// Reads a checkpoint into host arrays in the order of the layouts. Every file is verified before any is used.
+///
+/// `frozen` is the fingerprint of the parameters that do not learn.
 pub(crate) fn read(
     dir: &Path,
+    frozen: Option<&str>,
     layouts: &[(&str, &Layout)],
 ) -> Result<(Saved, Vec<Vec<HostArray>>), Error> {
     let saved = read_manifest(dir)?;
@@ -236,6 +243,11 @@ pub(crate) fn read(
         contents.insert(&entry.name, bytes);
     }
     let mut differences = Vec::new();
+    if saved.frozen.as_deref() != frozen {
+        differences.push(
+            "the frozen parameters are not those that it was trained with: give the same model, and freeze the same".to_owned(),
+        );
+    }
     let mut groups = Vec::new();
     for (name, layout) in layouts {
         let file = format!("{name}.safetensors");

@@ -1,5 +1,6 @@
 //! The engine: state on the devices, and the calls that an orchestrator makes.
 
+mod division;
 mod report;
 mod state;
 
@@ -8,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use ferrotune_batch::Rows;
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
-use ferrotune_models::ModelConfig;
+use ferrotune_models::{Lora, ModelConfig};
 use ferrotune_nn::{HeadSettings, ParamSpec};
 use ferrotune_pjrt::Client;
 use ferrotune_program::{Argument, Group, Layout, Leaf};
 
+use division::Division;
 pub use report::{Pending, Scores, UpdateReport};
 
 use crate::adamw::{self, AdamW};
@@ -36,6 +38,19 @@ pub struct EngineConfig {
     pub adamw: AdamW,
     /// Largest global gradient norm; a larger one is scaled down to it. Infinity turns clipping off.
     pub max_grad_norm: f64,
+    /// Which parameters learn.
+    pub trains: Trains,
+}
+
+/// Which parameters learn. The others get no gradient, no moments and no place in an accumulation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Trains {
+    /// All of the model's.
+    All,
+    /// All but those whose path fits one of these patterns, in which `*` stands for any characters.
+    AllBut(Vec<String>),
+    /// Adapters alone.
+    Adapters(Lora),
 }
 
 /// Micro-batches that the host may hand to the device before the first of them is done. More would hold the memory of all
@@ -58,11 +73,15 @@ pub struct Engine {
     rules: Rules,
     model: ModelConfig,
     config: EngineConfig,
-    specs: Vec<ParamSpec>,
+    division: Division,
     param_layout: Layout,
+    frozen_layout: Layout,
     state_layout: Layout,
     /// `None` after a program that took it failed.
     params: Option<Group>,
+    frozen: Group,
+    /// Of the frozen parameters' values.
+    fingerprint: Option<String>,
     state: Option<Group>,
     accumulation: Option<Accumulation>,
     /// Losses of micro-batches that may still be running, oldest first.
@@ -75,10 +94,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Places parameters (in the order of [`ModelConfig::params`]) on the devices, with zero moments.
+    /// Places parameters on the devices, with zero moments: those of [`ModelConfig::params`] in that order, then those of
+    /// [`ModelConfig::adapter_params`] if adapters are trained.
     ///
     /// # Errors
-    /// Parameters that are not those of the model, that the mesh does not divide, or that do not fit on the devices.
+    /// Parameters that are not those of the model, that the mesh does not divide, or that do not fit on the devices; patterns
+    /// that fit no parameter, or all of them.
     pub fn new(
         client: &Client,
         mesh: &Mesh,
@@ -87,28 +108,33 @@ impl Engine {
         config: EngineConfig,
         params: &[(ParamSpec, HostArray)],
     ) -> Result<Self, Error> {
-        let specs = model.params();
-        check_parameters(&specs, params)?;
-        let leaf = |s: &ParamSpec| Leaf {
-            name: s.path.clone(),
-            dtype: s.dtype,
-            dims: s.dims.clone(),
-            axes: s.axes.clone(),
+        let division = Division::of(&model, &config.trains)?;
+        check_parameters(division.specs(), params)?;
+        let place = |specs: Vec<&ParamSpec>| {
+            let leaves: Vec<Leaf> = specs.into_iter().map(leaf).collect();
+            Layout::new(mesh, rules, &leaves).map(|layout| (leaves, layout))
         };
-        let leaves: Vec<Leaf> = specs.iter().map(leaf).collect();
-        let param_layout = Layout::new(mesh, rules, &leaves)?;
+        let (leaves, param_layout) = place(division.trained(division.specs()))?;
+        let (_, frozen_layout) = place(division.frozen(division.specs()))?;
         let state_layout = Layout::new(mesh, rules, &adamw::state_leaves(&leaves))?;
-        let host: Vec<HostArray> = params.iter().map(|(_, array)| array.clone()).collect();
+        let arrays: Vec<&HostArray> = params.iter().map(|(_, array)| array).collect();
+        let upload = |layout: &Layout, arrays: Vec<&&HostArray>| {
+            let host: Vec<HostArray> = arrays.into_iter().copied().cloned().collect();
+            Group::upload(client, layout, &host)
+        };
         Ok(Self {
-            params: Some(Group::upload(client, &param_layout, &host)?),
+            params: Some(upload(&param_layout, division.trained(&arrays))?),
+            frozen: upload(&frozen_layout, division.frozen(&arrays))?,
+            fingerprint: division.fingerprint(&arrays),
             state: Some(zeros(client, &state_layout)?),
             client: client.clone(),
             mesh: mesh.clone(),
             rules: rules.clone(),
             model,
             config,
-            specs,
+            division,
             param_layout,
+            frozen_layout,
             state_layout,
             accumulation: None,
             inflight: VecDeque::new(),
@@ -128,6 +154,7 @@ impl Engine {
             model: &self.model,
             config: &self.config,
             params: &self.param_layout,
+            frozen: &self.frozen_layout,
         }
     }
 
@@ -189,7 +216,11 @@ impl Engine {
             self.model.vocab_size,
         )?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
-        let mut arguments = vec![Argument::Borrowed(params), Argument::Borrowed(&batch)];
+        let mut arguments = vec![
+            Argument::Borrowed(params),
+            Argument::Borrowed(&self.frozen),
+            Argument::Borrowed(&batch),
+        ];
         if let Some(a) = self.accumulation.take() {
             arguments.extend([Argument::Moved(a.gradients), Argument::Moved(a.metrics)]);
         }
@@ -286,14 +317,25 @@ impl Engine {
             self.model.vocab_size,
         )?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
-        let results = score
-            .program
-            .call(vec![Argument::Borrowed(params), Argument::Borrowed(&batch)])?;
+        let results = score.program.call(vec![
+            Argument::Borrowed(params),
+            Argument::Borrowed(&self.frozen),
+            Argument::Borrowed(&batch),
+        ])?;
         let host = results[0].to_host()?;
         Ok(Scores {
             logprob: host[0].as_slice::<f32>().to_vec(),
             entropy: host[1].as_slice::<f32>().to_vec(),
         })
+    }
+}
+
+fn leaf(spec: &ParamSpec) -> Leaf {
+    Leaf {
+        name: spec.path.clone(),
+        dtype: spec.dtype,
+        dims: spec.dims.clone(),
+        axes: spec.axes.clone(),
     }
 }
 

@@ -20,6 +20,20 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// Adapters that the model cannot have.
+    #[error(transparent)]
+    Model(#[from] ferrotune_models::Error),
+    /// A pattern of frozen parameters that fits none.
+    #[error("no parameter fits the pattern `{pattern}`; there are {}", paths.join(", "))]
+    IdlePattern {
+        /// The pattern.
+        pattern: String,
+        /// Paths of all parameters.
+        paths: Vec<String>,
+    },
+    /// Patterns of frozen parameters that fit all of them.
+    #[error("every parameter is frozen, so nothing would learn: take away a pattern")]
+    NothingLearns,
     /// `update` or a reading of gradients before any `forward_backward`.
     #[error("there is no gradient: call forward_backward first")]
     NoGradient,

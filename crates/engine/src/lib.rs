@@ -25,8 +25,9 @@ mod scores;
 mod step;
 
 pub use adamw::AdamW;
-pub use engine::{Engine, EngineConfig, Pending, Scores, UpdateReport};
+pub use engine::{Engine, EngineConfig, Pending, Scores, Trains, UpdateReport};
 pub use error::Error;
+pub use ferrotune_models::Lora;
 pub use ferrotune_nn::{Combine, EntropyUse, HeadMode, HeadSettings, HeadSizes};
 pub use loss::{Loss, LossFunction, LossInputs, LossTerms, Metric};
 pub use schedule::{Schedule, ScheduleKind};

@@ -9,7 +9,7 @@ use ferrotune_program::{Builder, Layout, Leaf, Program};
 
 use crate::adamw;
 use crate::batch::{self, RowTensors};
-use crate::engine::EngineConfig;
+use crate::engine::{EngineConfig, Trains};
 use crate::error::Error;
 use crate::loss::{Loss, LossInputs, LossTerms, Metric};
 use crate::scores::Ahead;
@@ -21,7 +21,23 @@ pub(crate) struct Site<'a> {
     pub(crate) rules: &'a Rules,
     pub(crate) model: &'a ModelConfig,
     pub(crate) config: &'a EngineConfig,
+    /// Those that learn.
     pub(crate) params: &'a Layout,
+    /// Those that do not.
+    pub(crate) frozen: &'a Layout,
+}
+
+impl Site<'_> {
+    /// The tree of all parameters.
+    fn tree(&self, trained: &[Tensor], frozen: &[Tensor]) -> Params {
+        let names = self.params.names().chain(self.frozen.names());
+        let tensors = trained.iter().chain(frozen).cloned();
+        let tree = Params::new(names.map(str::to_owned).zip(tensors));
+        match &self.config.trains {
+            Trains::Adapters(lora) => tree.with_adapter_scale(lora.scale()),
+            Trains::All | Trains::AllBut(_) => tree,
+        }
+    }
 }
 
 /// A program that gathers gradients of one loss over rows of one shape.
@@ -33,15 +49,6 @@ pub(crate) struct GradientProgram {
     pub(crate) program: Program,
     pub(crate) rows: Layout,
     pub(crate) fields: Vec<Field>,
-}
-
-fn tree(layout: &Layout, tensors: &[Tensor]) -> Params {
-    Params::new(
-        layout
-            .names()
-            .map(str::to_owned)
-            .zip(tensors.iter().cloned()),
-    )
 }
 
 fn scalars(site: &Site<'_>, names: &[&str]) -> Result<Layout, Error> {
@@ -57,9 +64,10 @@ fn differentiate(
     site: &Site<'_>,
     loss: &Loss,
     params: &[Tensor],
+    frozen: &[Tensor],
     rows: &RowTensors,
 ) -> (Vec<Tensor>, Vec<Metric>) {
-    let tree = tree(site.params, params);
+    let tree = site.tree(params, frozen);
     let ahead = Ahead::new(site.model, site.config, &tree, rows, loss.entropy, true);
     let g = rows.loss_weight.graph().clone();
     let LossTerms {
@@ -106,9 +114,10 @@ pub(crate) fn gradient_program(
     let name = format!("{}_{}", if adds { "more" } else { "first" }, loss.name);
     let mut builder = Builder::new(&name, site.mesh, site.rules);
     let params = builder.input("params", site.params);
+    let frozen = builder.input("frozen", site.frozen);
     let arguments = builder.input("rows", &layout);
     let row_tensors = RowTensors::new(&arguments, &loss.fields);
-    let (gradients, metrics) = differentiate(site, loss, &params, &row_tensors);
+    let (gradients, metrics) = differentiate(site, loss, &params, &frozen, &row_tensors);
     let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
     let metric_layout = scalars(site, &names)?;
     let own_loss = metrics[0].value.clone();
@@ -187,8 +196,9 @@ pub(crate) fn score_program(
     let layout = batch::layout(site.mesh, site.rules, rows, width, &[])?;
     let mut builder = Builder::new("score", site.mesh, site.rules);
     let params = builder.input("params", site.params);
+    let frozen = builder.input("frozen", site.frozen);
     let arguments = builder.input("rows", &layout);
-    let tree = tree(site.params, &params);
+    let tree = site.tree(&params, &frozen);
     let rows_of = RowTensors::new(&arguments, &[]);
     let entropy = EntropyUse::Reported;
     let tokens = Ahead::new(site.model, site.config, &tree, &rows_of, entropy, false).scores();

@@ -71,6 +71,12 @@ pub enum Error {
         /// One entry for each tensor.
         problems: Vec<WeightProblem>,
     },
+    /// Adapters that the model cannot have; every reason is listed.
+    #[error("the model cannot have these adapters:{}", lines(problems))]
+    Adapter {
+        /// One entry for each reason.
+        problems: Vec<String>,
+    },
     /// The arrays given for writing are not those of the model; every difference is listed.
     #[error("cannot write {}: the arrays given are not those of the model:{}", path.display(), lines(problems))]
     Arrays {

@@ -7,6 +7,7 @@ use ferrotune_pjrt::HostArray;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::adapter::Lora;
 use crate::config::ModelConfig;
 use crate::error::Result;
 use crate::memory;
@@ -16,11 +17,27 @@ use crate::memory;
 /// # Errors
 /// [`Error::Memory`](crate::Error::Memory) if there is no room for a parameter.
 pub fn init_params(config: &ModelConfig, seed: u64) -> Result<Vec<(ParamSpec, HostArray)>> {
-    let fresh = |spec: ParamSpec| {
+    fresh(config.params(), seed)
+}
+
+/// Fresh f32 arrays for the parameters of adapters, which change nothing yet.
+///
+/// # Errors
+/// [`Error::Adapter`](crate::Error::Adapter) for settings that do not fit the model, [`Error::Memory`](crate::Error::Memory).
+pub fn init_adapter(
+    config: &ModelConfig,
+    lora: &Lora,
+    seed: u64,
+) -> Result<Vec<(ParamSpec, HostArray)>> {
+    fresh(config.adapter_params(lora)?, seed)
+}
+
+fn fresh(specs: Vec<ParamSpec>, seed: u64) -> Result<Vec<(ParamSpec, HostArray)>> {
+    let one = |spec: ParamSpec| {
         let array = init_param(&spec, seed)?;
         Ok((spec, array))
     };
-    config.params().into_iter().map(fresh).collect()
+    specs.into_iter().map(one).collect()
 }
 
 fn init_param(spec: &ParamSpec, seed: u64) -> Result<HostArray> {
@@ -29,6 +46,13 @@ fn init_param(spec: &ParamSpec, seed: u64) -> Result<HostArray> {
     match spec.init {
         Init::Zeros => {}
         Init::Ones => values.fill(1f32.to_ne_bytes()),
+        Init::Uniform { limit } => {
+            let mut rng = stream(spec, seed);
+            for slot in values {
+                let value = f64::from(limit) * (2.0 * uniform(&mut rng) - 1.0);
+                *slot = (value as f32).to_ne_bytes();
+            }
+        }
         Init::LogUniform { low, high } => {
             let mut rng = stream(spec, seed);
             for slot in values {

@@ -20,6 +20,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod adapter;
 mod config;
 mod decoder;
 mod error;
@@ -30,6 +31,7 @@ mod memory;
 #[cfg(test)]
 mod testing;
 
+pub use adapter::Lora;
 pub use config::{
     DeltaSizes, ExpertSizes, Family, Feed, LayerKind, Mixer, ModelConfig, Rotary, RotaryScaling,
     Stack,
@@ -37,4 +39,4 @@ pub use config::{
 pub use decoder::{Cache, CacheEntry, Decoder, Forward, Routed};
 pub use error::{Error, Result, WeightProblem};
 pub use files::{Weights, export_gradients, load, save};
-pub use init::init_params;
+pub use init::{init_adapter, init_params};

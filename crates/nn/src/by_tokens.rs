@@ -14,7 +14,7 @@ pub struct OfTokens {
 /// sums over them is summed over the devices. Other tensors that `f` uses are whole on every device.
 ///
 /// Sorting tokens, or looking for some of them, over all devices would move them; here they stay where they are. On one
-/// device it is `f`. `ranks` are the ranks of the results: of values of tokens, and of sums.
+/// device it is `f`, and also inside of a region whose tensors are those of one device. `ranks` are the ranks of the results: of values of tokens, and of sums.
 ///
 /// # Shapes
 /// Rows lie as the rules place the axes `batch` and `tokens`. A device's part of `[B,T,…]` is a smaller `[B,T,…]`.
@@ -25,10 +25,10 @@ pub fn by_tokens(
     f: impl FnOnce(&[Tensor]) -> OfTokens,
 ) -> OfTokens {
     let g = tokens[0].graph().clone();
-    let mesh = g.mesh();
-    if mesh.device_count() == 1 {
+    if g.is_local() {
         return f(tokens);
     }
+    let mesh = g.mesh();
     let rows = g.placement("tokens", &tokens[0].dims()[..2], &["batch", "tokens"]);
     let of_rank = |rank: usize| {
         let mut dims = rows.dims.clone();

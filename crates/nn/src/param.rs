@@ -33,6 +33,11 @@ pub enum Init {
     Zeros,
     /// All ones.
     Ones,
+    /// Uniform between two values with mean zero.
+    Uniform {
+        /// The largest value; its negative is the smallest.
+        limit: f32,
+    },
     /// Logarithms of uniform values.
     LogUniform {
         /// Smallest value before the logarithm; above 0.

@@ -155,7 +155,7 @@ impl Bench {
             .elapsed()
             .saturating_sub(self.engine.waited() - waited);
         pending.read().or_fail()?;
-        self.engine.weights().or_fail()?.wait().or_fail()?;
+        self.engine.weights().or_fail()?[0].wait().or_fail()?;
         Ok((host, begun.elapsed()))
     }
 

@@ -1,7 +1,7 @@
 //! From a recipe and its files to a trainer on a device.
 
 use anyhow::Context;
-use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings, Trains};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::DType;
@@ -127,6 +127,7 @@ pub(crate) fn trainer(
             weight_decay: recipe.optimizer.weight_decay,
         },
         max_grad_norm: recipe.optimizer.max_grad_norm,
+        trains: Trains::All,
     };
     let engine = Engine::new(
         &device.client,
@@ -153,7 +154,7 @@ pub(crate) fn trainer(
         pad_id: stop_ids[0],
         stop_ids,
     };
-    let layout = engine.param_layout();
+    let layout = engine.layouts()[0];
     let sampler = Sampler::new(
         &device.client,
         &device.rules,

@@ -10,48 +10,42 @@ use ferrotune_pjrt::MemoryStats;
 use ferrotune_program::{Group, Layout};
 
 use super::Engine;
-use crate::checkpoint;
+use crate::checkpoint::{self, Head};
 use crate::error::Error;
 
 impl Engine {
-    /// The live parameters, in the order of [`ModelConfig::params`]. They cannot be updated while they are lent.
+    /// The live parameters in two groups, those that learn and those that do not. They cannot be updated while they are lent.
     ///
     /// # Errors
     /// [`Error::StateLost`].
-    pub fn weights(&self) -> Result<&Group, Error> {
-        self.params.as_ref().ok_or(Error::StateLost)
+    pub fn weights(&self) -> Result<[&Group; 2], Error> {
+        Ok([self.params.as_ref().ok_or(Error::StateLost)?, &self.frozen])
     }
 
-    /// Where the parameters are placed.
-    pub fn param_layout(&self) -> &Layout {
-        &self.param_layout
+    /// Where the parameters are placed, in the same two groups.
+    pub fn layouts(&self) -> [&Layout; 2] {
+        [&self.param_layout, &self.frozen_layout]
     }
 
-    /// A copy of the parameters on the host.
+    /// A copy of all parameters on the host, in the order in which they were given.
     ///
     /// # Errors
     /// [`Error::StateLost`], or the failure of the step that makes them.
     pub fn params_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
-        Ok(self
-            .specs
-            .iter()
-            .cloned()
-            .zip(self.weights()?.to_host()?)
-            .collect())
+        let [trained, frozen] = self.weights()?;
+        let arrays = self.division.join(trained.to_host()?, frozen.to_host()?);
+        Ok(self.division.specs().iter().cloned().zip(arrays).collect())
     }
 
-    /// A copy of the accumulated gradient on the host.
+    /// A copy of the accumulated gradient on the host, of the parameters that learn.
     ///
     /// # Errors
     /// [`Error::NoGradient`], or the failure of the step that makes it.
     pub fn gradients_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
         let accumulation = self.accumulation.as_ref().ok_or(Error::NoGradient)?;
-        Ok(self
-            .specs
-            .iter()
-            .cloned()
-            .zip(accumulation.gradients.to_host()?)
-            .collect())
+        let specs = self.division.trained(self.division.specs());
+        let arrays = accumulation.gradients.to_host()?;
+        Ok(specs.into_iter().cloned().zip(arrays).collect())
     }
 
     /// Time that [`Self::forward_backward`] has spent waiting for the device, which is not work of the host.
@@ -72,7 +66,7 @@ impl Engine {
     /// Global bytes of parameters, of optimizer state, and of one accumulation.
     pub fn state_bytes(&self) -> [usize; 3] {
         [
-            self.param_layout.bytes(),
+            self.param_layout.bytes() + self.frozen_layout.bytes(),
             self.state_layout.bytes(),
             self.param_layout.bytes(),
         ]
@@ -90,7 +84,7 @@ impl Engine {
             .collect()
     }
 
-    /// Writes a checkpoint of parameters, optimizer state, step and the caller's `extra` to the folder `dir`.
+    /// Writes a checkpoint of the parameters that learn, optimizer state, step and the caller's `extra` to the folder `dir`.
     ///
     /// It appears under its name only when it is complete.
     ///
@@ -103,9 +97,12 @@ impl Engine {
         let state = self.state.as_ref().ok_or(Error::StateLost)?;
         checkpoint::write(
             dir,
-            self.step,
-            extra,
-            &[("params", self.weights()?), ("optimizer", state)],
+            &Head {
+                step: self.step,
+                frozen: self.fingerprint.as_deref(),
+                extra,
+            },
+            &[("params", self.weights()?[0]), ("optimizer", state)],
         )
     }
 
@@ -116,6 +113,7 @@ impl Engine {
     pub fn restore(&mut self, dir: &Path) -> Result<serde_json::Value, Error> {
         let (saved, mut groups) = checkpoint::read(
             dir,
+            self.fingerprint.as_deref(),
             &[
                 ("params", &self.param_layout),
                 ("optimizer", &self.state_layout),

@@ -7,3 +7,4 @@ mod optimizer;
 mod parity;
 mod setup;
 mod structure;
+mod trains;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
-use ferrotune_engine::{AdamW, Engine, EngineConfig};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, Trains};
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::{HeadMode, HeadSettings, LOGICAL_AXES, ParamSpec};
@@ -42,6 +42,7 @@ pub(crate) fn config() -> EngineConfig {
             weight_decay: 0.1,
         },
         max_grad_norm: f64::INFINITY,
+        trains: Trains::All,
     }
 }
 
@@ -51,6 +52,16 @@ pub(crate) fn engine_on(family: &str, data: usize, fsdp: usize, config: EngineCo
     let params = ferrotune_models::load(fixture(family), &model)
         .unwrap()
         .params;
+    engine_of(model, &params, data, fsdp, config)
+}
+
+pub(crate) fn engine_of(
+    model: ModelConfig,
+    params: &[(ParamSpec, HostArray)],
+    data: usize,
+    fsdp: usize,
+    config: EngineConfig,
+) -> Engine {
     let mesh = Mesh::new(&[("data", data), ("fsdp", fsdp)]).unwrap();
     let over = |name: &str| match name {
         "batch" => vec!["data".to_owned(), "fsdp".to_owned()],
@@ -58,7 +69,7 @@ pub(crate) fn engine_on(family: &str, data: usize, fsdp: usize, config: EngineCo
         _ => Vec::new(),
     };
     let rules = Rules::new(LOGICAL_AXES.iter().map(|name| (*name, over(name))));
-    Engine::new(client(), &mesh, &rules, model, config, &params).unwrap()
+    Engine::new(client(), &mesh, &rules, model, config, params).unwrap()
 }
 
 pub(crate) fn engine(family: &str) -> Engine {

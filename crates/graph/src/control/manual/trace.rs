@@ -194,7 +194,7 @@ impl Graph {
     }
 
     /// Axes that are manual where the next node goes; `None` outside of manual regions.
-    pub(crate) fn manual_axes(&self) -> Option<Vec<String>> {
+    pub fn manual_axes(&self) -> Option<Vec<String>> {
         self.0
             .borrow()
             .manual_scope()
@@ -202,7 +202,7 @@ impl Graph {
     }
 
     /// Whether tensors are whole on each device where the next node goes: there is one device, or all mesh axes are manual.
-    pub(crate) fn is_local(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         let manual = self.manual_axes().unwrap_or_default();
         let axes = self.mesh();
         let mut axes = axes.axes().iter();
