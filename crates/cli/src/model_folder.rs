@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes};
+use ferrotune_engine::{
+    AdamW, Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, RouterSettings, Trains,
+};
 use ferrotune_graph::{HostArray, Policy};
 use ferrotune_models::{ModelConfig, load};
 use ferrotune_nn::ParamSpec;
@@ -59,6 +61,8 @@ pub(crate) fn scoring_engine(
         temperature: 1.0,
         adamw: AdamW::default(),
         max_grad_norm: f64::INFINITY,
+        trains: Trains::All,
+        router: RouterSettings::default(),
     };
     Engine::new(
         &device.client,

@@ -1,6 +1,6 @@
 //! Rows on the device.
 
-use ferrotune_batch::{Field, Rows};
+use ferrotune_batch::{Column, Field, Rows};
 use ferrotune_graph::{DType, HostArray, Mesh, PlacementError, Rules, Tensor};
 use ferrotune_nn::Sequence;
 use ferrotune_pjrt::Client;
@@ -13,7 +13,32 @@ pub(crate) struct RowTensors {
     pub(crate) token_ids: Tensor,
     pub(crate) sequence: Sequence,
     pub(crate) loss_weight: Tensor,
+    /// Experts that tokens were sent to before, s32 `[B,T,N,J]`, if they are to go there again.
+    pub(crate) expert_ids: Option<Tensor>,
     pub(crate) fields: Vec<(Field, Tensor)>,
+}
+
+/// How many experts are named of each token, and how many there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replayed {
+    /// `N`: layers with experts.
+    pub(crate) layers: usize,
+    /// `J`: experts of each token.
+    pub(crate) top_k: usize,
+    /// Experts of a layer.
+    pub(crate) count: usize,
+}
+
+/// What a program reads of rows besides tokens, documents and weights.
+pub(crate) struct Wanted<'a> {
+    /// Fields of one number for each token.
+    pub(crate) fields: &'a [Field],
+    /// Who reads them, for messages.
+    pub(crate) reader: &'a str,
+    /// Tokens of the model.
+    pub(crate) vocabulary: usize,
+    /// The experts, if they are named.
+    pub(crate) experts: Option<Replayed>,
 }
 
 /// The arrays of `[B,T]` rows that a program with these fields reads.
@@ -23,6 +48,7 @@ pub(crate) fn layout(
     rows: usize,
     width: usize,
     fields: &[Field],
+    experts: Option<Replayed>,
 ) -> Result<Layout, PlacementError> {
     let leaf = |name: &str, dtype| Leaf::new(name, dtype, &[rows, width], &["batch", "tokens"]);
     let mut leaves = vec![
@@ -32,6 +58,11 @@ pub(crate) fn layout(
         leaf("loss_weight", DType::F32),
     ];
     leaves.extend(fields.iter().map(|f| leaf(f.name(), DType::F32)));
+    leaves.extend(experts.map(|it| {
+        let dims = [rows, width, it.layers, it.top_k];
+        let axes = ["batch", "tokens", "_", "_"];
+        Leaf::new(Field::ExpertIds.name(), DType::S32, &dims, &axes)
+    }));
     Layout::new(mesh, rules, &leaves)
 }
 
@@ -47,6 +78,7 @@ impl RowTensors {
                 positions: positions.clone(),
             },
             loss_weight: loss_weight.clone(),
+            expert_ids: rest.get(fields.len()).cloned(),
             fields: fields.iter().copied().zip(rest.iter().cloned()).collect(),
         }
     }
@@ -55,15 +87,15 @@ impl RowTensors {
 /// Copies rows to the devices.
 ///
 /// # Errors
-/// A field that the rows have not got, a token id outside of the vocabulary, a failure of the device.
+/// A field that the rows have not got, a token id outside of the vocabulary, experts that the model has not got, a failure of
+/// the device.
 pub(crate) fn upload(
     client: &Client,
     layout: &Layout,
     rows: &Rows,
-    fields: &[Field],
-    loss: &str,
-    vocabulary: usize,
+    wanted: &Wanted<'_>,
 ) -> Result<Group, Error> {
+    let vocabulary = wanted.vocabulary;
     let inside = |id: i32| usize::try_from(id).is_ok_and(|id| id < vocabulary);
     if let Some(at) = rows.token_ids().iter().position(|id| !inside(*id)) {
         let (row, column) = (at / rows.width(), at % rows.width());
@@ -87,12 +119,46 @@ pub(crate) fn upload(
         ints(rows.positions())?,
         floats(rows.loss_weight())?,
     ];
-    for field in fields {
-        let missing = || Error::MissingField {
-            loss: loss.to_owned(),
-            field: field.name(),
-        };
-        host.push(floats(rows.field(*field).ok_or_else(missing)?)?);
+    let missing = |field: Field| Error::MissingField {
+        loss: wanted.reader.to_owned(),
+        field: field.name(),
+    };
+    for field in wanted.fields {
+        host.push(floats(rows.field(*field).ok_or_else(|| missing(*field))?)?);
+    }
+    if let Some(experts) = wanted.experts {
+        let column = rows.column(Field::ExpertIds);
+        let column = column.ok_or_else(|| missing(Field::ExpertIds))?;
+        host.push(expert_ids(rows, column, experts)?);
     }
     Ok(Group::upload(client, layout, &host)?)
+}
+
+/// The experts of every token as s32 `[B,T,N,J]`.
+fn expert_ids(rows: &Rows, column: &Column, wanted: Replayed) -> Result<HostArray, Error> {
+    let Replayed {
+        layers,
+        top_k,
+        count,
+    } = wanted;
+    let per_token = layers * top_k;
+    let ids = column.s16().filter(|_| column.per_token() == per_token);
+    let ids = ids.ok_or(Error::ExpertsPerToken {
+        found: column.per_token(),
+        layers,
+        top_k,
+    })?;
+    let known = |id: i16| id == -1 || usize::try_from(id).is_ok_and(|id| id < count);
+    if let Some(at) = ids.iter().position(|id| !known(*id)) {
+        let token = at / per_token;
+        return Err(Error::ExpertId {
+            id: ids[at],
+            row: token / rows.width(),
+            column: token % rows.width(),
+            count,
+        });
+    }
+    let ids: Vec<i32> = ids.iter().map(|id| i32::from(*id)).collect();
+    let dims = [rows.row_count(), rows.width(), layers, top_k];
+    Ok(HostArray::from_slice(&dims, &ids).map_err(ferrotune_program::Error::from)?)
 }

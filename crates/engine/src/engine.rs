@@ -18,7 +18,7 @@ use division::Division;
 pub use report::{Pending, Scores, UpdateReport};
 
 use crate::adamw::{self, AdamW};
-use crate::batch;
+use crate::batch::{self, Wanted};
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::step::{self, GradientProgram, ScoreProgram, Site, UpdateProgram};
@@ -40,6 +40,17 @@ pub struct EngineConfig {
     pub max_grad_norm: f64,
     /// Which parameters learn.
     pub trains: Trains,
+    /// What is asked of routers, in models with experts.
+    pub router: RouterSettings,
+}
+
+/// What is asked of the routers of a model with experts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RouterSettings {
+    /// Weight of the load-balance loss; 0 leaves it out.
+    pub load_balance: f64,
+    /// Whether tokens go to the experts that the rows' field `expert_ids` names, where it names one.
+    pub replay: bool,
 }
 
 /// Which parameters learn. The others get no gradient, no moments and no place in an accumulation.
@@ -109,6 +120,11 @@ impl Engine {
         params: &[(ParamSpec, HostArray)],
     ) -> Result<Self, Error> {
         let division = Division::of(&model, &config.trains)?;
+        if model.experts.is_none() && config.router != RouterSettings::default() {
+            return Err(Error::NoExperts {
+                family: model.family.model_type(),
+            });
+        }
         check_parameters(division.specs(), params)?;
         let place = |specs: Vec<&ParamSpec>| {
             let leaves: Vec<Leaf> = specs.into_iter().map(leaf).collect();
@@ -211,9 +227,12 @@ impl Engine {
             &self.client,
             &gradient.rows,
             rows,
-            &gradient.fields,
-            &loss.name,
-            self.model.vocab_size,
+            &Wanted {
+                fields: &gradient.fields,
+                reader: &loss.name,
+                vocabulary: self.model.vocab_size,
+                experts: self.site().replayed(),
+            },
         )?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
         let mut arguments = vec![
@@ -312,9 +331,12 @@ impl Engine {
             &self.client,
             &score.rows,
             rows,
-            &[],
-            "score",
-            self.model.vocab_size,
+            &Wanted {
+                fields: &[],
+                reader: "score",
+                vocabulary: self.model.vocab_size,
+                experts: self.site().replayed(),
+            },
         )?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
         let results = score.program.call(vec![

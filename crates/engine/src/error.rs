@@ -31,6 +31,40 @@ pub enum Error {
         /// Paths of all parameters.
         paths: Vec<String>,
     },
+    /// Settings of routers for a model without experts.
+    #[error(
+        "a model of the family {family} has no experts: leave load balance and replay of routes out"
+    )]
+    NoExperts {
+        /// The family.
+        family: &'static str,
+    },
+    /// Rows that name another number of experts than the model sends a token to.
+    #[error(
+        "the rows name {found} experts of each token; the model has {layers} layers with experts, with {top_k} for each token"
+    )]
+    ExpertsPerToken {
+        /// As named.
+        found: usize,
+        /// Layers with experts.
+        layers: usize,
+        /// Experts of each token.
+        top_k: usize,
+    },
+    /// An expert that the model has not got.
+    #[error(
+        "the token in row {row}, column {column} is to go to expert {id}, but there are {count}; -1 leaves the choice to the router"
+    )]
+    ExpertId {
+        /// The expert.
+        id: i16,
+        /// The token's row.
+        row: usize,
+        /// Its column.
+        column: usize,
+        /// Experts of a layer.
+        count: usize,
+    },
     /// Patterns of frozen parameters that fit all of them.
     #[error("every parameter is frozen, so nothing would learn: take away a pattern")]
     NothingLearns,

@@ -25,7 +25,7 @@ mod scores;
 mod step;
 
 pub use adamw::AdamW;
-pub use engine::{Engine, EngineConfig, Pending, Scores, Trains, UpdateReport};
+pub use engine::{Engine, EngineConfig, Pending, RouterSettings, Scores, Trains, UpdateReport};
 pub use error::Error;
 pub use ferrotune_models::Lora;
 pub use ferrotune_nn::{Combine, EntropyUse, HeadMode, HeadSettings, HeadSizes};

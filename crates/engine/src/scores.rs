@@ -5,7 +5,7 @@
 //! no gradient passes there, whatever the hidden states are.
 
 use ferrotune_graph::Tensor;
-use ferrotune_models::{Decoder, ModelConfig};
+use ferrotune_models::{Decoder, ModelConfig, Routed};
 use ferrotune_nn::{EntropyUse, Head, Params, PartialLoss, TokenScores};
 
 use crate::batch::RowTensors;
@@ -20,6 +20,8 @@ pub(crate) struct Ahead {
     targets: Tensor,
     /// Where that token counts.
     mask: Tensor,
+    /// What the experts did, where their load is to be balanced.
+    routed: Option<Routed>,
 }
 
 /// What sits at each token's own place, at the place that predicts it.
@@ -54,12 +56,35 @@ impl Ahead {
         if weighted {
             counts = counts.and(&nonzero(&rows.loss_weight));
         }
+        let forward = decoder.forward(&rows.token_ids, sequence, rows.expert_ids.as_ref());
         Self {
-            hidden: decoder.hidden(&rows.token_ids, sequence),
+            hidden: forward.hidden,
+            routed: forward.routed.filter(|_| config.router.load_balance != 0.0),
             head: decoder.head(config.temperature, config.head, entropy),
             targets: ahead(&rows.token_ids),
             mask: ahead(&counts),
         }
+    }
+
+    /// How unevenly the rows' tokens are spread over experts, a scalar, times the rows' share of the batch's weight: so the sum
+    /// over micro-batches is a mean of theirs, on the scale of the loss.
+    ///
+    /// With `f` the choices that fell on an expert and `p` its probability, both means over tokens and layers, it is `X Σ f p`:
+    /// the experts of a token if they are spread evenly. Only `p` is differentiated.
+    ///
+    /// # Source
+    /// Fedus, Zoph and Shazeer, "Switch transformers" (2021), eq. 4–6; over layers as `load_balancing_loss_func` in
+    /// transformers.
+    pub(crate) fn load_balance(&self, rows: &RowTensors) -> Option<Tensor> {
+        let routed = self.routed.as_ref()?;
+        let probability = routed.probability.sum(&[0]);
+        // The probabilities of a token add up to 1 in every layer.
+        let total = probability.sum(&[0]).stop_gradient();
+        let total = total.maximum(&total.scalar_like(1.0));
+        let chosen = routed.load.sum(&[0]).stop_gradient() / &total;
+        let likely = probability / total;
+        let experts = routed.load.dim(1) as f64;
+        Some((chosen * likely).sum(&[0]) * rows.loss_weight.sum_all() * experts)
     }
 
     /// Scores of every token that counts, f32 `[B,T]`, at the token's own place.

@@ -2,13 +2,13 @@
 
 use ferrotune_batch::Field;
 use ferrotune_graph::{DType, Mesh, Rules, Tensor};
-use ferrotune_models::ModelConfig;
+use ferrotune_models::{Feed, LayerKind, ModelConfig};
 use ferrotune_nn::{Combine, EntropyUse, HeadMode, Params};
 use ferrotune_pjrt::Client;
 use ferrotune_program::{Builder, Layout, Leaf, Program};
 
 use crate::adamw;
-use crate::batch::{self, RowTensors};
+use crate::batch::{self, Replayed, RowTensors};
 use crate::engine::{EngineConfig, Trains};
 use crate::error::Error;
 use crate::loss::{Loss, LossInputs, LossTerms, Metric};
@@ -28,6 +28,17 @@ pub(crate) struct Site<'a> {
 }
 
 impl Site<'_> {
+    /// What rows say of experts, if tokens are sent where they say.
+    pub(crate) fn replayed(&self) -> Option<Replayed> {
+        let sizes = self.model.experts.filter(|_| self.config.router.replay)?;
+        let sparse = |kind: &&LayerKind| kind.feed == Feed::Experts;
+        Some(Replayed {
+            layers: self.model.layers.iter().filter(sparse).count(),
+            top_k: sizes.top_k,
+            count: sizes.count,
+        })
+    }
+
     /// The tree of all parameters.
     fn tree(&self, trained: &[Tensor], frozen: &[Tensor]) -> Params {
         let names = self.params.names().chain(self.frozen.names());
@@ -71,8 +82,8 @@ fn differentiate(
     let ahead = Ahead::new(site.model, site.config, &tree, rows, loss.entropy, true);
     let g = rows.loss_weight.graph().clone();
     let LossTerms {
-        loss: value,
-        metrics,
+        loss: mut value,
+        mut metrics,
     } = if site.config.head.mode == HeadMode::SinglePass {
         ahead.single_pass(loss, rows)
     } else {
@@ -85,6 +96,14 @@ fn differentiate(
         };
         g.scope("loss", || (loss.build)(&inputs))
     };
+    if let Some(balance) = ahead.load_balance(rows) {
+        value = value + &balance * site.config.router.load_balance;
+        metrics.push(Metric {
+            name: "load_balance".to_owned(),
+            value: balance,
+            combine: Combine::Sum,
+        });
+    }
     let wrt: Vec<&Tensor> = params.iter().collect();
     let gradients = g.grad(&value, &wrt);
     let all = [Metric {
@@ -110,7 +129,14 @@ pub(crate) fn gradient_program(
             loss: loss.name.clone(),
         });
     }
-    let layout = batch::layout(site.mesh, site.rules, rows, width, &loss.fields)?;
+    let layout = batch::layout(
+        site.mesh,
+        site.rules,
+        rows,
+        width,
+        &loss.fields,
+        site.replayed(),
+    )?;
     let name = format!("{}_{}", if adds { "more" } else { "first" }, loss.name);
     let mut builder = Builder::new(&name, site.mesh, site.rules);
     let params = builder.input("params", site.params);
@@ -193,7 +219,7 @@ pub(crate) fn score_program(
     rows: usize,
     width: usize,
 ) -> Result<ScoreProgram, Error> {
-    let layout = batch::layout(site.mesh, site.rules, rows, width, &[])?;
+    let layout = batch::layout(site.mesh, site.rules, rows, width, &[], site.replayed())?;
     let mut builder = Builder::new("score", site.mesh, site.rules);
     let params = builder.input("params", site.params);
     let frozen = builder.input("frozen", site.frozen);

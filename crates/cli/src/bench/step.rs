@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Field, Packing, Trajectory};
-use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, Loss};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, Loss, RouterSettings, Trains};
 use ferrotune_graph::Policy;
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_rl::{ClipRange, policy_gradient};
@@ -116,6 +116,8 @@ impl Bench {
             temperature: 1.0,
             adamw: AdamW::default(),
             max_grad_norm: 1.0,
+            trains: Trains::All,
+            router: RouterSettings::default(),
         };
         let mut engine = Engine::new(
             &device.client,

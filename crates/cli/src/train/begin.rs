@@ -1,7 +1,9 @@
 //! From a recipe and its files to a trainer on a device.
 
 use anyhow::Context;
-use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings, Trains};
+use ferrotune_engine::{
+    AdamW, Engine, EngineConfig, HeadMode, HeadSettings, RouterSettings, Trains,
+};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::DType;
@@ -128,6 +130,7 @@ pub(crate) fn trainer(
         },
         max_grad_norm: recipe.optimizer.max_grad_norm,
         trains: Trains::All,
+        router: RouterSettings::default(),
     };
     let engine = Engine::new(
         &device.client,

@@ -5,6 +5,7 @@ mod checkpoints;
 mod head;
 mod optimizer;
 mod parity;
+mod router;
 mod setup;
 mod structure;
 mod trains;

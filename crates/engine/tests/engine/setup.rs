@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
-use ferrotune_engine::{AdamW, Engine, EngineConfig, Trains};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, RouterSettings, Trains};
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::{HeadMode, HeadSettings, LOGICAL_AXES, ParamSpec};
@@ -43,6 +43,7 @@ pub(crate) fn config() -> EngineConfig {
         },
         max_grad_norm: f64::INFINITY,
         trains: Trains::All,
+        router: RouterSettings::default(),
     }
 }
 
