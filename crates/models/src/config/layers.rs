@@ -62,23 +62,24 @@ impl Stack {
     }
 }
 
-/// Cuts layers into a few leading ones, a block that repeats, and the rest, such that the fewest are traced.
+/// Cuts layers into a few leading ones, a block that repeats to the end, and what its last repeat has of it, such that the
+/// fewest are traced.
 pub(crate) fn stacks(kinds: &[LayerKind]) -> Vec<Stack> {
     let total = kinds.len();
-    // (traced, first layer of the block, its length, repeats): longer searches would find no pattern that models have.
-    let mut best = (total, 0, total, 1);
+    // (traced, first layer of the block, its length): longer searches would find no pattern that models have.
+    let mut best = (total, 0, total.max(1));
     for first in 0..total.min(LONGEST) {
         for length in 1..=(total - first).min(LONGEST) {
-            let block = &kinds[first..first + length];
-            let blocks = kinds[first..].chunks(length);
-            let repeats = blocks.take_while(|other| *other == block).count();
-            let traced = total - (repeats - 1) * length;
-            if traced < best.0 {
-                best = (traced, first, length, repeats);
+            let rest = &kinds[first..];
+            let traced = first + length + rest.len() % length;
+            let repeats = rest.iter().zip(&rest[length..]).all(|(a, b)| a == b);
+            if repeats && traced < best.0 {
+                best = (traced, first, length);
             }
         }
     }
-    let (_, first, length, repeats) = best;
+    let (_, first, length) = best;
+    let repeats = (total - first) / length;
     let end = first + repeats * length;
     let stack = |name, from: usize, block: &[LayerKind], repeats| Stack {
         name,
