@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Sample(SampleArgs),
     /// Say how likely a model finds each token of some documents.
     Score(ScoreArgs),
+    /// Say what a model folder holds: layers, sizes, files, tokenizer.
+    Inspect(InspectArgs),
     /// Lay trajectories out in rows, and say what each row and context shard gets.
     Pack(PackArgs),
     /// Show what this machine has, what is missing, and how to get it.
@@ -91,6 +93,15 @@ pub(crate) struct ScoreArgs {
     /// Number format of matrix products and activations.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::F32)]
     pub(crate) compute_dtype: ComputeArg,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct InspectArgs {
+    /// A Hugging Face model folder; only config.json must be there.
+    pub(crate) model: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]

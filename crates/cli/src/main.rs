@@ -12,6 +12,7 @@ mod device;
 mod doctor;
 mod documents;
 mod failure;
+mod inspect;
 mod machine;
 mod model_folder;
 mod pack;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Sample(args) => sample::run(&args),
         Command::Score(args) => score::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Pack(args) => pack::run(&args),
         Command::Doctor => doctor::run(),
         Command::Config(args) => config::run(&args),

@@ -147,7 +147,8 @@ impl ModelConfig {
         let mut changed = false;
         let mut rename = |object: &mut Value| {
             for key in ["dtype", "torch_dtype"] {
-                if let Some(old) = object.get_mut(key).filter(|old| old.as_str() != Some(name)) {
+                let named = |old: &&mut Value| !old.is_null() && old.as_str() != Some(name);
+                if let Some(old) = object.get_mut(key).filter(named) {
                     *old = Value::from(name);
                     changed = true;
                 }

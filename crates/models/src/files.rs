@@ -6,9 +6,11 @@ mod load;
 #[expect(unsafe_code, reason = "a memory map has no safe constructor")]
 mod mapped;
 mod save;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod write;
 
 pub use self::load::{Weights, load};
 pub use self::save::{export_gradients, save};
+pub use self::survey::{Survey, survey};

@@ -38,5 +38,5 @@ pub use config::{
 };
 pub use decoder::{Cache, CacheEntry, Decoder, Forward, Routed};
 pub use error::{Error, Result, WeightProblem};
-pub use files::{Weights, export_gradients, load, save};
+pub use files::{Survey, Weights, export_gradients, load, save, survey};
 pub use init::{init_adapter, init_params};

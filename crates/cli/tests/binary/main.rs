@@ -3,6 +3,7 @@
 mod bad_input;
 mod bad_model;
 mod commands;
+mod inspect;
 mod pack;
 mod resume;
 mod score;

@@ -62,7 +62,8 @@ impl Stack {
     }
 }
 
-/// Cuts layers into a few leading ones, a block that repeats, and the rest, such that the fewest are traced.
+/// Cuts layers into a few leading ones, a block that repeats to the end, and what its last repeat has of it, such that the
+/// fewest are traced.
 pub(crate) fn stacks(kinds: &[LayerKind]) -> Vec<Stack> {
     let total = kinds.len();
     // (traced, first layer of the block, its length): longer searches would find no pattern that models have.

@@ -69,12 +69,13 @@ pub enum RotaryScaling {
 impl Rotary {
     /// Radians per position of each pair of dimensions, `dims / 2` of them.
     pub fn frequencies(&self) -> Vec<f32> {
-        let plain = (0..self.dims / 2)
-            .map(|i| self.theta.powf(-2.0 * i as f64 / self.dims as f64))
-            .enumerate();
-        plain
-            .map(|(i, frequency)| self.scaled(i, frequency) as f32)
-            .collect()
+        (0..self.dims / 2).map(|i| self.frequency(i)).collect()
+    }
+
+    /// Radians per position of pair `i`.
+    fn frequency(&self, i: usize) -> f32 {
+        let plain = self.theta.powf(-2.0 * i as f64 / self.dims as f64);
+        self.scaled(i, plain) as f32
     }
 
     /// What cosines and sines are multiplied by.
@@ -137,11 +138,19 @@ pub(crate) fn read(fields: &mut Fields<'_>, family: Family, head_dim: usize) -> 
         ));
     }
     let scaling = read_scaling(fields);
-    Rotary {
+    let rotary = Rotary {
         theta,
         dims: dims.max(2),
         scaling,
+    };
+    // Numbers that are each possible may give none together: a base of 1, or one near 0.
+    let ends = [0, rotary.dims / 2 - 1].map(|i| rotary.frequency(i));
+    if !ends.iter().all(|f| f.is_finite()) || !rotary.amplitude().is_finite() {
+        fields.problem(format!(
+            "rope_theta {theta} and its scaling give frequencies that are not finite"
+        ));
     }
+    rotary
 }
 
 fn read_theta(fields: &mut Fields<'_>) -> f64 {
@@ -205,6 +214,20 @@ impl Scaling<'_, '_> {
             ));
         }
         number
+    }
+
+    fn flag_or(&mut self, name: &str, default: bool) -> bool {
+        let Some(value) = self.object.get(name).filter(|value| !value.is_null()) else {
+            return default;
+        };
+        value.as_bool().unwrap_or_else(|| {
+            self.fields.problem(format!(
+                "{}.{name} must be true or false, found {}",
+                self.key,
+                brief(value)
+            ));
+            default
+        })
     }
 
     fn required(&mut self, name: &str) -> f64 {
@@ -273,12 +296,11 @@ impl Scaling<'_, '_> {
                     _ => magnitude(1.0),
                 },
             );
-        let truncate = self.object.get("truncate").and_then(Value::as_bool);
         RotaryScaling::Yarn {
             factor,
             fast: self.number("beta_fast").unwrap_or(32.0),
             slow: self.number("beta_slow").unwrap_or(1.0),
-            truncate: truncate.unwrap_or(true),
+            truncate: self.flag_or("truncate", true),
             attention,
             original,
         }

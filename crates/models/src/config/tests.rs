@@ -1,5 +1,11 @@
 //! Tests of `config.json`: what is read, what is refused, and that everything wrong is listed at once.
 
+mod layers;
+mod multimodal;
+mod parts;
+mod rotary;
+mod sizes;
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -2,6 +2,8 @@
 //!
 //! Everything works on one tensor at a time, little-endian as safetensors is. Shapes are checked by the callers.
 
+use std::ops::Range;
+
 use ferrotune_pjrt::DType;
 use half::{bf16, f16};
 use safetensors::Dtype as DiskType;
@@ -107,32 +109,35 @@ fn write_all<const N: usize>(values: &[f32], out: &mut [u8], write: impl Fn(f32)
 
 /// Writes the values of `piece`, some rows of a tensor with these bytes on disk, to `out` in the tree's order.
 ///
-/// If `transposed`, `out` gets the rows as columns.
+/// If `transposed`, `out` gets the rows as columns. `was_read` is told of every range of bytes that is no longer needed.
 pub(crate) fn from_disk(
     bytes: &[u8],
     stored: Stored,
     piece: &Piece,
     transposed: bool,
     out: &mut [F32Bytes],
+    mut was_read: impl FnMut(Range<usize>),
 ) {
     let (columns, height) = (piece.columns(), piece.height());
     let row_bytes = columns * stored.size();
+    let bands = piece.rows.iter().flat_map(|run| {
+        let begins = run.clone().step_by(BAND);
+        begins.map(|first| first..run.end.min(first + BAND))
+    });
     let mut band = Vec::new();
     let mut done = 0;
-    for run in &piece.rows {
-        if !transposed {
-            let part = &mut out[done * columns..][..run.len() * columns];
-            stored.read(&bytes[run.start * row_bytes..run.end * row_bytes], part);
-            done += run.len();
-            continue;
-        }
-        for first in run.clone().step_by(BAND) {
-            let count = BAND.min(run.end - first);
-            band.resize(count * columns, [0; 4]);
-            stored.read(&bytes[first * row_bytes..][..count * row_bytes], &mut band);
+    for rows in bands {
+        let range = rows.start * row_bytes..rows.end * row_bytes;
+        if transposed {
+            band.resize(rows.len() * columns, [0; 4]);
+            stored.read(&bytes[range.clone()], &mut band);
             scatter_columns(&band, columns, &mut out[done..], height);
-            done += count;
+        } else {
+            let part = &mut out[done * columns..][..rows.len() * columns];
+            stored.read(&bytes[range.clone()], part);
         }
+        done += rows.len();
+        was_read(range);
     }
 }
 
@@ -161,7 +166,7 @@ pub(crate) fn to_disk(
     }
 }
 
-/// Rows that are transposed together: enough to fill a cache line of the result.
+/// Rows that are read together: enough to fill a cache line of the result.
 const BAND: usize = 32;
 
 /// Writes `band`, some rows of `columns` values, as columns of `out`, whose rows are `stride` apart.

@@ -1,6 +1,6 @@
 //! Reading weights: every tensor that the model needs, under the names of its family, as stacked f32 arrays.
 //!
-//! Tensors are read one after another from mapped files, so that only the result grows with the model.
+//! Tensors are read one after another from mapped files, so that only the result grows with the model: what was read is let go of at once.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::{DType, HostArray};
 
 use super::element::{Stored, from_disk, not_finite, unravel};
-use super::mapped::MappedTensors;
+use super::mapped::{MappedTensors, WINDOW};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result, WeightProblem};
 use crate::layout::{Entry, Naming, Piece};
@@ -66,7 +66,7 @@ pub fn load(dir: impl AsRef<Path>, config: &ModelConfig) -> Result<Weights> {
 }
 
 /// Names that hold nothing for this model, and everything that is not as it needs it.
-fn compare(
+pub(super) fn compare(
     tensors: &MappedTensors,
     entries: &[Entry],
     naming: &Naming,
@@ -85,7 +85,7 @@ fn compare(
         if Naming::is_other_part(name) {
             unused.push(name.to_owned());
         } else if name == naming.head() && config.tie_word_embeddings {
-            if !same(tensors, name, &naming.embedding()) {
+            if !tensors.same(name, &naming.embedding()) {
                 problems.push(WeightProblem::TiedHeadDiffers {
                     name: name.to_owned(),
                     embedding: naming.embedding(),
@@ -123,14 +123,6 @@ fn compare_piece(tensors: &MappedTensors, piece: &Piece, problems: &mut Vec<Weig
     }
 }
 
-/// Whether two tensors have the same type, shape and bytes.
-fn same(tensors: &MappedTensors, left: &str, right: &str) -> bool {
-    let (Some(a), Some(b)) = (tensors.info(left), tensors.info(right)) else {
-        return false;
-    };
-    a.dtype == b.dtype && a.shape == b.shape && tensors.bytes(left) == tensors.bytes(right)
-}
-
 /// Reads the pieces of one parameter, which were compared before, and stacks them.
 fn read(
     tensors: &MappedTensors,
@@ -146,7 +138,17 @@ fn read(
             unreachable!("the names were compared before");
         };
         let stored = Stored::from_disk(info.dtype).expect("the types were compared before");
-        from_disk(source, stored, piece, entry.transposed, slot);
+        let mut held = 0..0;
+        from_disk(source, stored, piece, entry.transposed, slot, |bytes| {
+            if held.is_empty() {
+                held.start = bytes.start;
+            }
+            held.end = bytes.end;
+            if held.len() >= WINDOW {
+                tensors.let_go(name, std::mem::take(&mut held));
+            }
+        });
+        tensors.let_go(name, held);
         if let Some((count, first)) = not_finite(slot.iter().map(|v| f32::from_ne_bytes(*v))) {
             problems.push(WeightProblem::NotFinite {
                 name: name.clone(),

@@ -1,13 +1,14 @@
 //! The safetensors files of one model folder, mapped into memory and checked as files: nothing about the model is known here.
 //!
 //! A folder has either `model.safetensors` or `model.safetensors.index.json` with the files that it names; where both are there the
-//! single file counts, as in `transformers`. Pages are read when a tensor is.
+//! single file counts, as in `transformers`. Pages are read when a tensor is, and let go of once its values are elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 use safetensors::tensor::{Metadata, SafeTensorError, SafeTensors, TensorInfo};
 use serde_json::Value;
 
@@ -70,6 +71,17 @@ impl MappedTensors {
         self.files[*file].path.file_name()?.to_str()
     }
 
+    /// The first of the files, by name.
+    pub(crate) fn first_file(&self) -> Option<&str> {
+        self.files.first()?.path.file_name()?.to_str()
+    }
+
+    /// Paths of the files, and their bytes.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, usize)> {
+        let files = self.files.iter();
+        files.map(|file| (file.path.as_path(), file.map.len()))
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
         self.tensors
             .iter()
@@ -83,7 +95,48 @@ impl MappedTensors {
         let (start, end) = info.data_offsets;
         Some(&file.map[file.data_start + start..file.data_start + end])
     }
+
+    /// Lets go of some bytes of a tensor: as long as their pages are mapped they count as memory of this process.
+    ///
+    /// Reading them again is sound, and only slower.
+    pub(crate) fn let_go(&self, name: &str, bytes: Range<usize>) {
+        let Some((file, info)) = self.tensors.get(name) else {
+            return;
+        };
+        let file = &self.files[*file];
+        let begin = file.data_start + info.data_offsets.0 + bytes.start;
+        // SAFETY: the map is read-only, so no page has anything that the file has not, and a page that is read again is read
+        // from the file. References into it see the same bytes before and after.
+        let advised = unsafe {
+            file.map
+                .unchecked_advise_range(UncheckedAdvice::DontNeed, begin, bytes.len())
+        };
+        // Only advice: a system that does not take it keeps the pages until it needs the room.
+        drop(advised);
+    }
+
+    /// Whether two tensors have the same type, shape and bytes.
+    pub(crate) fn same(&self, left: &str, right: &str) -> bool {
+        let (Some(a), Some(b)) = (self.info(left), self.info(right)) else {
+            return false;
+        };
+        let (Some(left_bytes), Some(right_bytes)) = (self.bytes(left), self.bytes(right)) else {
+            return false;
+        };
+        let same_chunk = |(number, (x, y)): (usize, (&[u8], &[u8]))| {
+            let same = x == y;
+            for name in [left, right] {
+                self.let_go(name, number * WINDOW..number * WINDOW + x.len());
+            }
+            same
+        };
+        let chunks = left_bytes.chunks(WINDOW).zip(right_bytes.chunks(WINDOW));
+        a.dtype == b.dtype && a.shape == b.shape && chunks.enumerate().all(same_chunk)
+    }
 }
+
+/// Bytes that are read of a tensor before their pages are let go of.
+pub(crate) const WINDOW: usize = 1 << 20;
 
 /// One safetensors file.
 struct MappedFile {
@@ -173,8 +226,8 @@ fn data_end(header: &[u8]) -> Option<u64> {
     ends.max()
 }
 
-/// The names of the weight files, each once.
-fn read_index(path: &Path) -> Result<BTreeSet<String>> {
+/// The names of the weight files in an index, each once.
+pub(crate) fn read_index(path: &Path) -> Result<BTreeSet<String>> {
     let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
     let index: Value = serde_json::from_str(&text).map_err(|e| Error::Json {
         origin: path.display().to_string(),

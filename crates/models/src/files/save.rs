@@ -29,6 +29,9 @@ const COMPANIONS: &[&str] = &[
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
 ];
 
 /// Writes a Hugging Face folder: weights in `dtype` (f32, bf16 or f16), `config.json`, and copies of the tokenizer and generation

@@ -2,6 +2,9 @@
 
 mod damage;
 mod elements;
+mod folders;
+mod other_parts;
+mod packing;
 mod round_trip;
 
 use std::collections::HashMap;
@@ -15,6 +18,16 @@ use safetensors::tensor::{Dtype, TensorView};
 use super::*;
 use crate::config::ModelConfig;
 use crate::testing::fixture;
+
+const FAMILIES: [&str; 7] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+];
 
 /// A tensor apart from any file.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,6 +120,28 @@ impl Folder {
 
     fn load(&self) -> crate::Result<Weights> {
         load(self.path(), &ModelConfig::load(self.path()).unwrap())
+    }
+
+    /// Saves what the folder holds to the folder `name` in it, and reads the file of that.
+    fn saved_again(&self, name: &str, dtype: ferrotune_pjrt::DType) -> Tensors {
+        let config = ModelConfig::load(self.path()).unwrap();
+        let params = load(self.path(), &config).unwrap().params;
+        let target = self.path().join(name);
+        save(&target, &config, &params, dtype, Some(self.path())).unwrap();
+        read_file(&target.join("model.safetensors"))
+    }
+
+    fn tensors(&self) -> Tensors {
+        read_file(&self.weights())
+    }
+
+    fn problems(&self) -> Vec<String> {
+        match self.error() {
+            crate::Error::Weights { problems, .. } => {
+                problems.iter().map(ToString::to_string).collect()
+            }
+            other => panic!("{other}"),
+        }
     }
 
     fn error(&self) -> crate::Error {

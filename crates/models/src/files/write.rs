@@ -10,7 +10,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::atomic;
 use super::element::{Stored, to_disk};
-use super::mapped::{INDEX_FILE, MappedTensors, SINGLE_FILE};
+use super::mapped::{INDEX_FILE, MappedTensors, SINGLE_FILE, read_index};
 use crate::error::{Error, Result};
 use crate::layout::{Entry, Naming, Piece};
 
@@ -89,26 +89,39 @@ impl<'a> Outputs<'a> {
         let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for name in self.tensors.keys() {
             let known = source.and_then(|source| source.file_of(name));
-            let first = || files.keys().next().copied();
-            let file = known.or_else(first).unwrap_or(SINGLE_FILE);
+            let first = source.and_then(MappedTensors::first_file);
+            let file = known.or(first).unwrap_or(SINGLE_FILE);
             files.entry(file).or_default().push(name);
         }
-        // A reader takes the index before anything it names is there for whole, and a single file before an index.
-        remove(&index)?;
+        // An index that cannot be read names no files that would be in the way.
+        let old = read_index(&index).unwrap_or_default();
+        // A reader takes the single file before an index, and an index for whole. So whatever interrupts this, it finds the old
+        // weights, the new ones, or none.
         if files.keys().eq(&[SINGLE_FILE]) {
-            return self.write_file(&single, arrays);
+            self.write_file(&single, arrays)?;
+            remove(&index)?;
+        } else {
+            remove(&index)?;
+            for (file, names) in &files {
+                self.write(&dir.join(file), names, arrays)?;
+            }
+            remove(&single)?;
+            self.write_index(&index, &files)?;
         }
-        remove(&single)?;
-        for (file, names) in &files {
-            self.write(&dir.join(file), names, arrays)?;
-        }
+        // Some readers take every file of weights that they find.
+        let stale = |file: &&String| !files.contains_key(file.as_str()) && is_weights(file);
+        let mut stale = old.iter().filter(stale);
+        stale.try_for_each(|file| remove(&dir.join(file)))
+    }
+
+    fn write_index(&self, path: &Path, files: &BTreeMap<&str, Vec<&str>>) -> Result<()> {
         let by_name = files
             .iter()
             .flat_map(|(file, names)| names.iter().map(move |name| (*name, *file)));
         let map: BTreeMap<&str, &str> = by_name.collect();
         let total: usize = self.tensors.values().map(Output::size).sum();
         let text = serde_json::json!({"metadata": {"total_size": total}, "weight_map": map});
-        atomic::write(&index, |file| writeln!(file, "{text:#}"))
+        atomic::write(path, |file| writeln!(file, "{text:#}"))
     }
 
     /// Streams a file of these tensors: only one at a time is in memory.
@@ -180,6 +193,13 @@ impl Output<'_> {
             Content::Pieces(_) => self.dims.iter().product::<usize>() * self.dtype.bitsize() / 8,
         }
     }
+}
+
+/// Whether a file that an index names is one of weights, and not something that it should never have named.
+fn is_weights(name: &str) -> bool {
+    Path::new(name)
+        .extension()
+        .is_some_and(|it| it == "safetensors")
 }
 
 fn remove(path: &Path) -> Result<()> {

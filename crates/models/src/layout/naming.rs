@@ -30,6 +30,9 @@ const PREFIXES: [(&str, &str); 4] = [
     ("language_model.", ""),
 ];
 
+/// How the tensor of all gates and ups of a layer's experts is named, last.
+const FUSED_EXPERTS: &str = ".experts.gate_up_proj";
+
 /// Tensors of parts of a model that are not here: images, and heads that predict several tokens.
 const OTHER_PARTS: [&str; 6] = [
     "model.visual.",
@@ -46,14 +49,21 @@ impl Naming {
         let with_embedding = |(prefix, head_prefix)| Self {
             prefix,
             head_prefix,
-            fused_experts: names.clone().any(|n| n.ends_with(".experts.gate_up_proj")),
+            fused_experts: false,
         };
         let mut known = PREFIXES.into_iter().map(with_embedding);
         let there = |naming: &Self| {
             let wanted = naming.embedding();
             names.clone().any(|name| name == wanted)
         };
-        known.find(there).unwrap_or_default()
+        let naming = known.find(there).unwrap_or_default();
+        // Other parts may pack theirs in another way.
+        let layers = format!("{}layers.", naming.prefix);
+        let fused = |name: &str| name.starts_with(&layers) && name.ends_with(FUSED_EXPERTS);
+        Self {
+            fused_experts: names.clone().any(fused),
+            ..naming
+        }
     }
 
     /// The names that `transformers` gives to the parameters in memory.

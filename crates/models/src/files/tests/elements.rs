@@ -195,7 +195,7 @@ fn transposition_of_odd_shapes_is_its_own_inverse() {
             );
         }
         let mut back = vec![[0; 4]; values.len()];
-        from_disk(&disk, Stored::F32, &piece, true, &mut back);
+        from_disk(&disk, Stored::F32, &piece, true, &mut back, |_| ());
         assert!(
             back.iter()
                 .zip(&values)

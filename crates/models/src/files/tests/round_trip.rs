@@ -12,7 +12,7 @@ fn bytes(dir: &Path, name: &str) -> Vec<u8> {
 
 #[test]
 fn saving_writes_the_very_bytes_that_transformers_wrote() {
-    for family in ["llama", "qwen3"] {
+    for family in FAMILIES {
         let source = fixture(family);
         let config = ModelConfig::load(&source).unwrap();
         let weights = load(&source, &config).unwrap();
@@ -35,8 +35,12 @@ fn saving_writes_the_very_bytes_that_transformers_wrote() {
 
 #[test]
 fn load_save_load_is_bit_identical_in_each_number_type() {
-    for dtype in [DType::F32, DType::BF16, DType::F16] {
-        let folder = Folder::copy_of("qwen3");
+    let types = [DType::F32, DType::BF16, DType::F16];
+    let all = FAMILIES
+        .iter()
+        .flat_map(|family| types.map(|dtype| (family, dtype)));
+    for (family, dtype) in all {
+        let folder = Folder::copy_of(family);
         let config = ModelConfig::load(folder.path()).unwrap();
         let first = folder.path().join("first");
         save(&first, &config, &folder.load().unwrap().params, dtype, None).unwrap();
@@ -55,7 +59,7 @@ fn load_save_load_is_bit_identical_in_each_number_type() {
         for name in ["model.safetensors", "config.json"] {
             assert!(
                 bytes(&first, name) == bytes(&second, name),
-                "{dtype} {name}"
+                "{family} {dtype} {name}"
             );
         }
         assert_eq!(load(&second, &config).unwrap().params, weights.params);
@@ -114,7 +118,7 @@ pub(super) fn shard(folder: &Folder) {
 
 #[test]
 fn gradients_bear_the_names_and_shapes_of_the_checkpoint() {
-    for family in ["llama", "qwen3"] {
+    for family in FAMILIES {
         let config = ModelConfig::load(fixture(family)).unwrap();
         let reference = read_file(&fixture(family).join("reference.safetensors"));
         let grads: Tensors = reference

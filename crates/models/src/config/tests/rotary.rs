@@ -1,0 +1,101 @@
+//! Frequencies and amplitudes against those of transformers, and what cannot be one.
+
+use super::*;
+
+#[test]
+fn frequencies_and_amplitudes_are_those_of_transformers() {
+    let text = include_str!("../../../../../tests/fixtures/rotary/rotary.json");
+    let cases: Vec<Value> = serde_json::from_str(text).unwrap();
+    assert_eq!(cases.len(), 21);
+    for case in cases {
+        let name = case["name"].as_str().unwrap();
+        let rotary = ModelConfig::parse(&case["config"].to_string(), name)
+            .unwrap()
+            .rotary;
+        let near = |ours: f64, theirs: &Value| (ours / theirs.as_f64().unwrap() - 1.0).abs() < 1e-6;
+        assert!(near(rotary.amplitude(), &case["amplitude"]), "{name}");
+        let theirs = case["frequencies"].as_array().unwrap();
+        let ours = rotary.frequencies();
+        assert_eq!(ours.len(), theirs.len(), "{name}");
+        assert_eq!(rotary.dims, 2 * theirs.len(), "{name}");
+        for (i, (ours, theirs)) in ours.into_iter().zip(theirs).enumerate() {
+            assert!(near(ours.into(), theirs), "{name} {i}: {ours} {theirs}");
+        }
+    }
+}
+
+#[test]
+fn the_same_scaling_may_stand_in_both_places_but_not_another() {
+    let linear = |factor: f64| json!({"rope_type": "linear", "factor": factor});
+    let both = |one, other| {
+        edited(
+            "llama",
+            json!({"rope_parameters": one, "rope_scaling": other}),
+        )
+    };
+    let same = ModelConfig::parse(&both(linear(2.0), linear(2.0)), "").unwrap();
+    assert_eq!(same.rotary.scaling, RotaryScaling::Linear { factor: 2.0 });
+    assert_eq!(
+        problems(&both(linear(2.0), linear(3.0))),
+        ["rope_parameters and rope_scaling differ: keep one"]
+    );
+}
+
+#[test]
+fn every_number_of_a_scaling_is_judged() {
+    let found = |scaling: Value| problems(&edited("llama", json!({"rope_scaling": scaling})));
+    assert_eq!(
+        found(json!({"rope_type": "linear"})),
+        ["rope_scaling.factor is missing"]
+    );
+    assert_eq!(
+        found(json!({"rope_type": "linear", "factor": "two"})),
+        ["rope_scaling.factor must be a number above 0, found \"two\""]
+    );
+    let crossed = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0});
+    assert_eq!(
+        found(crossed),
+        ["rope_scaling.low_freq_factor (4) must be below high_freq_factor (4)"]
+    );
+    let yarn = json!({"rope_type": "yarn", "factor": -1, "beta_fast": 0, "beta_slow": [], "attention_factor": 0,
+        "truncate": 1});
+    let yarn = found(yarn);
+    for name in ["factor", "beta_fast", "beta_slow", "attention_factor"] {
+        let start = format!("rope_scaling.{name} must be a number above 0, found ");
+        assert!(yarn.iter().any(|p| p.starts_with(&start)), "{yarn:?}");
+    }
+    assert!(yarn.contains(&"rope_scaling.truncate must be true or false, found 1".to_owned()));
+    let unknown = edited(
+        "llama",
+        json!({"max_position_embeddings": null, "rope_scaling": {"rope_type": "yarn", "factor": 2}}),
+    );
+    assert_eq!(
+        problems(&unknown),
+        ["rope_scaling.original_max_position_embeddings is missing"]
+    );
+}
+
+#[test]
+fn settings_whose_frequencies_are_not_numbers_are_refused() {
+    for theta in [1.0, 1e-300] {
+        let yarn = json!({"rope_type": "yarn", "factor": 2.0, "rope_theta": theta});
+        let found = problems(&edited("llama", json!({"rope_parameters": yarn})));
+        assert!(found[0].contains("not finite"), "{theta}: {found:?}");
+    }
+}
+
+#[test]
+fn the_part_that_turns_is_even_and_not_empty() {
+    let part = |part: f64| json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": part}});
+    let turning = |part: Value| {
+        let text = edited("qwen3_5_text", part);
+        ModelConfig::parse(&text, "").map(|config| config.rotary.dims)
+    };
+    assert_eq!(turning(part(0.5)).unwrap(), 8);
+    assert_eq!(turning(part(1.0)).unwrap(), 16);
+    // 16 times 0.2 is 3 whole dimensions.
+    for refused in [0.2, 0.05] {
+        let found = problems(&edited("qwen3_5_text", part(refused)));
+        assert!(found[0].contains("must be an even number"), "{found:?}");
+    }
+}
