@@ -67,6 +67,18 @@ pub(crate) struct SampleArgs {
     /// Divides the logits before sampling; 0 takes the most likely token each time.
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
     pub(crate) temperature: f64,
+    /// Sample only the K most likely tokens; 0 for all.
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = from_zero)]
+    pub(crate) top_k: usize,
+    /// Sample only the fewest tokens that together have this share of the probability; 1 for all.
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share_above_zero)]
+    pub(crate) top_p: f64,
+    /// Sample only tokens at least this share as likely as the most likely one; 0 for all.
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = share)]
+    pub(crate) min_p: f64,
+    /// Stop at this string, which is not printed. May be given several times.
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) stop: Vec<String>,
     /// Same seed, same answers.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub(crate) seed: u64,
@@ -209,6 +221,24 @@ fn at_least_two(text: &str) -> Result<usize, String> {
     bounded(text, 2)
 }
 
+fn from_zero(text: &str) -> Result<usize, String> {
+    bounded(text, 0)
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("must be a number from 0 to 1".to_owned()),
+    }
+}
+
+fn share_above_zero(text: &str) -> Result<f64, String> {
+    match share(text) {
+        Ok(share) if share > 0.0 => Ok(share),
+        _ => Err("must be a number above 0, up to 1".to_owned()),
+    }
+}
+
 fn temperature(text: &str) -> Result<f64, String> {
     let least = ferrotune_rollout::MIN_TEMPERATURE;
     match text.parse::<f64>() {
@@ -277,6 +307,11 @@ mod tests {
             ["--n", "-1"],
             ["--temperature", "NaN"],
             ["--temperature", "1e-9"],
+            ["--top-k", "-1"],
+            ["--top-p", "0"],
+            ["--top-p", "NaN"],
+            ["--min-p", "1.5"],
+            ["--stop", ""],
         ] {
             let line = [
                 "ferrotune",

@@ -21,6 +21,11 @@ const ROWS: usize = 16;
 const TOKENS_PER_DISPATCH: usize = 16;
 
 pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
+    if args.temperature == 0.0 && (args.top_k > 0 || args.top_p < 1.0 || args.min_p > 0.0) {
+        return Err(Failure::refused(anyhow::anyhow!(
+            "--temperature 0 takes the most likely token, which --top-k, --top-p and --min-p always keep: leave them out, or raise the temperature"
+        )));
+    }
     let model = ModelConfig::load(&args.model).or_refuse()?;
     let tokenizer = Tokenizer::from_dir(&args.model).or_refuse()?;
     let prompt = encode(&tokenizer, &args.prompt, model.vocab_size)?;
@@ -49,11 +54,17 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         pad_id: 0,
     };
     let layout = weights.layout();
-    let sampler = Sampler::new(&device.client, &device.rules, &model, layout, config).or_fail()?;
+    let sampler = Sampler::new(&device.client, &device.rules, &model, layout, config)
+        .or_fail()?
+        .with_tokenizer(tokenizer.clone());
     let request = |n: u64| Request {
         prompt: prompt.clone(),
         seed: args.seed.wrapping_add(n),
         temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        stop_strings: args.stop.clone(),
         max_new_tokens: args.max_new,
         ..Request::default()
     };
@@ -62,7 +73,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     for part in requests.chunks(ROWS) {
         let answers = sampler.generate(&weights, part, &mut |_, _| ()).or_fail()?;
         for answer in &answers {
-            print(answer_text(&tokenizer, answer).or_fail()?)?;
+            print(answer_text(&tokenizer, answer, &args.stop).or_fail()?)?;
         }
     }
     Ok(())

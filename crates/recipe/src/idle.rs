@@ -104,5 +104,8 @@ const RL: &[&str] = &[
     "rl.lr_warmup_steps",
     "rl.min_lr_ratio",
     "rollout.temperature",
+    "rollout.top_k",
+    "rollout.top_p",
+    "rollout.min_p",
     "eval.every_steps",
 ];

@@ -181,6 +181,22 @@ fn sampling(recipe: &Recipe, judge: &mut Judge<'_>) {
             answers.is_multiple_of(n)
         }),
     );
+    let filters = [
+        ("rollout.top_k", rollout.top_k > 0),
+        ("rollout.top_p", rollout.top_p < 1.0),
+        ("rollout.min_p", rollout.min_p > 0.0),
+    ];
+    for (key, used) in filters {
+        judge.refuse_if(
+            used && rollout.temperature != 1.0,
+            "the policy ratio would be taken against a distribution that the trainer does not have",
+            &[
+                (key, "draws from a part of the vocabulary, so the ratio uses the model's own log-probs"),
+                ("rollout.temperature", "must be 1, where these are known"),
+            ],
+            &format!("set `rollout.temperature = 1`, or leave out `{key}`"),
+        );
+    }
     judge.refuse_if(
         rollout.tokens_per_dispatch > rollout.max_new_tokens,
         "a dispatch decodes more tokens than an answer may have",

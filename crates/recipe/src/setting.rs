@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Number,
     Text,
     Path,
+    /// A list of strings.
+    Texts,
     /// Words with their meanings.
     Choice(&'static [(&'static str, &'static str)]),
 }
@@ -48,6 +50,7 @@ impl fmt::Display for Kind {
             Kind::Number => f.write_str("a number"),
             Kind::Text => f.write_str("a string"),
             Kind::Path => f.write_str("a path (a string)"),
+            Kind::Texts => f.write_str("a list of strings"),
             Kind::Choice(words) => {
                 let quoted: Vec<_> = words
                     .iter()
@@ -240,6 +243,30 @@ impl Setting for PathBuf {
     }
     fn write(&self) -> Option<String> {
         self.to_str().map(quote)
+    }
+}
+
+impl Setting for Vec<String> {
+    fn kind() -> Kind {
+        Kind::Texts
+    }
+    fn blank() -> Self {
+        Vec::new()
+    }
+    fn read(value: &DeValue<'_>, base: &Path) -> Result<Self, Mismatch> {
+        let list = value
+            .as_array()
+            .ok_or_else(|| Mismatch::wrong_type::<Self>(value))?;
+        let texts = list.iter().map(|it| String::read(it.get_ref(), base));
+        texts.collect::<Result<_, _>>().map_err(|wrong| Mismatch {
+            found: format!("of one element: {}", wrong.found),
+            must_be: "a list of strings, none empty".into(),
+            cure: wrong.cure,
+        })
+    }
+    fn write(&self) -> Option<String> {
+        let quoted: Vec<String> = self.iter().map(|it| quote(it)).collect();
+        Some(format!("[{}]", quoted.join(", ")))
     }
 }
 

@@ -174,6 +174,15 @@ settings! {
         temperature: f64 = preset(1.0).within(between(1e-3, 1000.0).because(
             "near temperature 0 all answers of a group are the same and nothing is learned",
         ));
+        /// Only the so many most likely tokens are sampled; 0 for all. This and the next two leave the model that is trained
+        /// as it is: they need `temperature = 1`.
+        top_k: usize = preset(0).within(count(0));
+        /// Only the fewest tokens are sampled that together have at least this share of the probability; 1 for all.
+        top_p: f64 = preset(1.0).within(above(0.0).at_most(1.0));
+        /// Only tokens are sampled that are at least this share as likely as the most likely one; 0 for all.
+        min_p: f64 = preset(0.0).within(between(0.0, 1.0));
+        /// Strings that end an answer, with the token that completes one; what is judged ends before the string.
+        stop_strings: Vec<String> = preset(Vec::new());
         /// The longest prompt, in tokens; a longer one is an error.
         max_prompt_tokens: usize = preset(256).within(count(1).at_most(LONG));
         /// The longest answer, in tokens.

@@ -24,23 +24,15 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// One request an answer, group after group.
-    pub(crate) fn requests(
-        &self,
-        seed: u64,
-        step: u64,
-        temperature: f64,
-        max_new_tokens: usize,
-    ) -> Vec<Request> {
+    /// One request an answer, group after group, with prompts and seeds of their own.
+    pub(crate) fn requests(&self, seed: u64, step: u64, request: &Request) -> Vec<Request> {
         let groups = self.chosen.iter().enumerate();
         groups
             .flat_map(|(place, &problem)| (0..self.group_size).map(move |n| (place, problem, n)))
             .map(|(place, problem, sample)| Request {
                 prompt: self.problems.prompts()[problem].clone(),
                 seed: answer_seed(seed, step, place, sample),
-                temperature,
-                max_new_tokens,
-                ..Request::default()
+                ..request.clone()
             })
             .collect()
     }
@@ -51,16 +43,20 @@ impl Asked<'_> {
     }
 }
 
-/// What the model wrote, without the token that ends it.
+/// What the model wrote, without the token that ends it, or without the stop string and what follows it in its token.
 ///
 /// Special tokens are written out, so that an answer with a stray one is not taken for the same without. A model may have
 /// more ids than its tokenizer: such an id becomes U+FFFD.
 ///
 /// # Errors
 /// A tokenizer that fails.
-pub fn answer_text(tokenizer: &Tokenizer, completion: &Completion) -> Result<String> {
+pub fn answer_text(
+    tokenizer: &Tokenizer,
+    completion: &Completion,
+    stop_strings: &[String],
+) -> Result<String> {
     let mut tokens = completion.tokens.as_slice();
-    if completion.finish == Finish::Stop {
+    if completion.finish == Finish::StopToken {
         tokens = &tokens[..tokens.len() - 1];
     }
     let mut text = String::new();
@@ -73,6 +69,11 @@ pub fn answer_text(tokenizer: &Tokenizer, completion: &Completion) -> Result<Str
         }
         text.push_str(&tokenizer.decode(part, Special::Keep)?);
     }
+    if let Finish::StopString(which) = completion.finish
+        && let Some(end) = text.find(&stop_strings[which])
+    {
+        text.truncate(end);
+    }
     Ok(text)
 }
 
@@ -82,12 +83,15 @@ pub(crate) struct Answers {
     completions: Vec<Completion>,
     samples: Vec<SampledAnswer>,
     group_size: usize,
+    /// Whether tokens were drawn from a part of the vocabulary.
+    filtered: bool,
 }
 
 impl Answers {
     pub(crate) fn judge(
         asked: &Asked<'_>,
         completions: Vec<Completion>,
+        request: &Request,
         tokenizer: &Tokenizer,
         checker: Checker,
         estimator: Estimator,
@@ -96,7 +100,7 @@ impl Answers {
         let mut prompts = Vec::with_capacity(completions.len());
         for (n, completion) in completions.iter().enumerate() {
             let problem = &asked.problems.problems()[asked.problem(n)];
-            let answer = answer_text(tokenizer, completion)?;
+            let answer = answer_text(tokenizer, completion, &request.stop_strings)?;
             prompts.push(asked.problems.prompts()[asked.problem(n)].clone());
             samples.push(SampledAnswer {
                 prompt: problem.prompt.clone(),
@@ -117,13 +121,15 @@ impl Answers {
             completions,
             samples,
             group_size: asked.group_size,
+            filtered: request.is_filtered(),
         })
     }
 
     /// What there is to learn from, in the order of the answers.
     ///
     /// The old log-probs are the sampler's: trainer and sampler run the same layers, so at the first update of a step the
-    /// ratio is 1 but for rounding, and the tokens are not scored once more.
+    /// ratio is 1 but for rounding, and the tokens are not scored once more. The trainer knows no filters: where some were
+    /// used, the old log-probs are those of the model before them, at its own temperature, which is then the only one allowed.
     pub(crate) fn trajectories(&self, step: u64) -> Vec<Trajectory> {
         let answers = self
             .prompts
@@ -132,13 +138,20 @@ impl Answers {
             .zip(&self.samples);
         answers
             .enumerate()
-            .map(|(n, ((prompt, completion), sample))| Trajectory {
-                group: n / self.group_size,
-                policy_version: step - 1,
-                ..Trajectory::from_prompt(prompt, &completion.tokens)
-                    .with_constant(Field::Advantage, sample.advantage)
-                    .with_tail(Field::OldLogprob, &completion.logprobs)
-                    .with_tail(Field::SamplerLogprob, &completion.logprobs)
+            .map(|(n, ((prompt, completion), sample))| {
+                let logprobs = if self.filtered {
+                    &completion.raw_logprobs
+                } else {
+                    &completion.logprobs
+                };
+                Trajectory {
+                    group: n / self.group_size,
+                    policy_version: step - 1,
+                    ..Trajectory::from_prompt(prompt, &completion.tokens)
+                        .with_constant(Field::Advantage, sample.advantage)
+                        .with_tail(Field::OldLogprob, logprobs)
+                        .with_tail(Field::SamplerLogprob, logprobs)
+                }
             })
             .collect()
     }
@@ -156,7 +169,7 @@ impl Answers {
             .filter(|group| group.iter().all(|reward| *reward == group[0]));
         let silent = silent.count() as f64 / deviations.len() as f64;
         let length = |it: &Completion| it.tokens.len() as f64;
-        let ended = |it: &&Completion| it.finish == Finish::Stop;
+        let ended = |it: &&Completion| it.finish != Finish::Length;
         let lengths: Spread = self.completions.iter().map(length).collect();
         let terminated: Spread = self.completions.iter().filter(ended).map(length).collect();
         let cut = 1.0 - terminated.count as f64 / lengths.count as f64;

@@ -5,6 +5,7 @@ mod tests;
 
 use ferrotune_batch::{Aggregation, Packing};
 use ferrotune_engine::Schedule;
+use ferrotune_rollout::Request;
 
 use crate::advantage::Estimator;
 use crate::loss::ClipRange;
@@ -23,8 +24,8 @@ pub struct Plan {
     pub packing: Packing,
     /// Rows that are computed at once.
     pub rows_per_micro_batch: usize,
-    /// The longest answer, in tokens.
-    pub max_new_tokens: usize,
+    /// How answers are asked for; each request has its own prompt and seed, and held-out problems a temperature of 0.
+    pub request: Request,
     /// What makes an answer good.
     pub checker: Checker,
     /// Evaluate also after every so many steps of reinforcement; 0 for never.
@@ -59,8 +60,6 @@ pub struct Reinforcement {
     pub aggregation: Aggregation,
     /// Where the probability ratio stops paying.
     pub clip: ClipRange,
-    /// Divides the logits before sampling.
-    pub temperature: f64,
     /// The learning rate at each step; all updates of a step share it.
     pub schedule: Schedule,
 }

@@ -309,12 +309,7 @@ impl Trainer {
             chosen,
             group_size: grpo.group_size,
         };
-        let requests = asked.requests(
-            self.plan.seed,
-            step,
-            grpo.temperature,
-            self.plan.max_new_tokens,
-        );
+        let requests = asked.requests(self.plan.seed, step, &self.plan.request);
         let completions =
             self.sampler
                 .generate(self.engine.weights()?[0], &requests, &mut |done, total| {
@@ -323,6 +318,7 @@ impl Trainer {
         Answers::judge(
             &asked,
             completions,
+            &self.plan.request,
             &self.data.tokenizer,
             self.plan.checker,
             grpo.estimator,
@@ -340,10 +336,8 @@ impl Trainer {
             .iter()
             .map(|prompt| rollout::Request {
                 prompt: prompt.clone(),
-                seed: 0,
                 temperature: 0.0,
-                max_new_tokens: self.plan.max_new_tokens,
-                ..rollout::Request::default()
+                ..self.plan.request.clone()
             })
             .collect();
         let completions =
@@ -353,7 +347,8 @@ impl Trainer {
                 })?;
         let mut solved = 0.0;
         for (problem, completion) in heldout.problems().iter().zip(&completions) {
-            let answer = answer_text(&self.data.tokenizer, completion)?;
+            let strings = &self.plan.request.stop_strings;
+            let answer = answer_text(&self.data.tokenizer, completion, strings)?;
             solved += f64::from(self.plan.checker.score(problem, &answer));
         }
         Ok(solved / requests.len() as f64)

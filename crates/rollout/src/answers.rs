@@ -1,10 +1,12 @@
 //! Answers as they grow.
 
 use ferrotune_pjrt::HostArray;
+use ferrotune_text::Tokenizer;
 
 use crate::config::SamplerConfig;
 use crate::error::{Error, Result};
 use crate::request::{Completion, Finish, Request};
+use crate::stop::StopStrings;
 
 /// The answers to all requests so far.
 pub(crate) struct Answers<'a> {
@@ -12,6 +14,8 @@ pub(crate) struct Answers<'a> {
     vocab_size: usize,
     requests: &'a [Request],
     completions: Vec<Completion>,
+    /// The text of each answer that may end with a string.
+    texts: Vec<Option<StopStrings<'a>>>,
     finished: usize,
 }
 
@@ -27,7 +31,14 @@ impl<'a> Answers<'a> {
         config: &'a SamplerConfig,
         vocab_size: usize,
         requests: &'a [Request],
+        tokenizer: Option<&'a Tokenizer>,
     ) -> Self {
+        let text = |request: &'a Request| {
+            let strings = request.stop_strings.as_slice();
+            tokenizer
+                .filter(|_| !strings.is_empty())
+                .map(|tokenizer| StopStrings::new(tokenizer, strings))
+        };
         let empty = Completion {
             tokens: vec![],
             logprobs: vec![],
@@ -39,6 +50,7 @@ impl<'a> Answers<'a> {
             vocab_size,
             requests,
             completions: vec![empty; requests.len()],
+            texts: requests.iter().map(text).collect(),
             finished: 0,
         }
     }
@@ -46,7 +58,7 @@ impl<'a> Answers<'a> {
     /// Appends what a dispatch emitted for rows that work on requests, and returns the rows whose answers are complete.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] for a log-prob that is NaN or infinite.
+    /// [`Error::NotFinite`] for a log-prob that is NaN or infinite; a tokenizer that fails.
     pub(crate) fn absorb(
         &mut self,
         emitted: &[HostArray],
@@ -88,11 +100,18 @@ impl<'a> Answers<'a> {
         answer.tokens.push(token);
         answer.logprobs.push(logprob);
         answer.raw_logprobs.push(raw_logprob);
-        if self.config.stop_ids.contains(&token) {
-            answer.finish = Finish::Stop;
+        let asked = &self.requests[request];
+        if self.config.stop_ids.contains(&token) || asked.stop_ids.contains(&token) {
+            answer.finish = Finish::StopToken;
             return Ok(true);
         }
-        Ok(answer.tokens.len() >= self.requests[request].max_new_tokens)
+        if let Some(text) = &mut self.texts[request]
+            && let Some(string) = text.push(token)?
+        {
+            answer.finish = Finish::StopString(string);
+            return Ok(true);
+        }
+        Ok(answer.tokens.len() >= asked.max_new_tokens)
     }
 
     /// Number of complete answers.

@@ -4,6 +4,8 @@
 
 use ferrotune_graph::{DType, Tensor, random};
 
+use crate::filter::Filters;
+
 /// How each row draws.
 pub(crate) struct Draw {
     /// Seeds, u32 `[B,2]`: low word, high word.
@@ -12,6 +14,8 @@ pub(crate) struct Draw {
     pub(crate) greedy: Tensor,
     /// What logits are multiplied by, f32 `[B]`; 1 for greedy rows.
     pub(crate) inverse_temperature: Tensor,
+    /// What may be drawn; everything for greedy rows.
+    pub(crate) filters: Filters,
 }
 
 /// The chosen tokens.
@@ -34,12 +38,30 @@ impl Draw {
     pub(crate) fn choose(&self, logits_bv: &Tensor, index: &Tensor) -> Choice {
         let g = logits_bv.graph();
         let scaled = logits_bv * self.inverse_temperature.expand(1);
-        // Alone in its loop the noise is vectorised; fused into the search for the largest it would not be.
-        let noise = g.barrier(&[&self.noise(logits_bv.dim(1), index)]).remove(0);
-        let token = (&scaled + noise).argmax(1);
+        let kept = self.filters.apply(&scaled);
+        let draws = self.greedy.not().any(&[0]);
+        let token = g.cond(
+            &draws,
+            || {
+                // Alone in its loop the noise is vectorised; fused into the search for the largest it would not be.
+                let noise = g.barrier(&[&self.noise(logits_bv.dim(1), index)]).remove(0);
+                vec![(&kept + noise).argmax(1)]
+            },
+            || vec![kept.argmax(1)],
+        );
+        let token = token[0].clone();
+        let raw_logprob = log_prob(logits_bv, &token);
+        // Rows that draw from the model's own distribution have its log-prob, to the last bit, whatever other rows do.
+        let one = self.inverse_temperature.scalar_like(1.0);
+        let plain = self.inverse_temperature.eq(&one).and(&self.filters.off());
+        let others = g.cond(
+            &plain.not().any(&[0]),
+            || vec![log_prob(&kept, &token)],
+            || vec![raw_logprob.clone()],
+        );
         Choice {
-            logprob: log_prob(&scaled, &token),
-            raw_logprob: log_prob(logits_bv, &token),
+            logprob: plain.select(&raw_logprob, &others[0]),
+            raw_logprob,
             token,
         }
     }

@@ -1,6 +1,7 @@
 //! What can go wrong with a sampler or a request, as data.
 
 use ferrotune_graph::{DType, PlacementError};
+use ferrotune_text::TextError;
 
 use crate::refusal::Refusal;
 
@@ -76,6 +77,9 @@ pub enum Error {
     /// A weight or a cache that the sharding rules cannot place.
     #[error(transparent)]
     Placement(#[from] PlacementError),
+    /// A tokenizer that fails.
+    #[error(transparent)]
+    Text(#[from] TextError),
     /// A failure to compile or run.
     #[error(transparent)]
     Program(#[from] ferrotune_program::Error),

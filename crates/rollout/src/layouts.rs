@@ -58,6 +58,9 @@ impl Layouts {
             by_row("seed", DType::U32, &[b, 2]),
             by_row("greedy", DType::Pred, &[b]),
             by_row("inverse_temperature", DType::F32, &[b]),
+            by_row("top_k", DType::F32, &[b]),
+            by_row("top_p", DType::F32, &[b]),
+            by_row("min_p", DType::F32, &[b]),
             by_row("pause_at", DType::S32, &[]),
         ];
         let admission = [

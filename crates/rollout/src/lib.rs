@@ -43,12 +43,14 @@ mod answers;
 mod choice;
 mod config;
 mod error;
+mod filter;
 mod layouts;
 mod programs;
 mod refusal;
 mod request;
 mod rows;
 mod sampler;
+mod stop;
 
 pub use config::SamplerConfig;
 pub use error::{Error, Result};

@@ -52,10 +52,45 @@ pub enum Refusal {
         /// The sampler's `max_new_tokens`.
         limit: usize,
     },
+    /// A share of probability to keep that is none.
+    #[error("top_p is {top_p}; give a share above 0, up to 1 for everything")]
+    TopP {
+        /// As given.
+        top_p: f64,
+    },
+    /// A least share that is none.
+    #[error("min_p is {min_p}; give a share from 0, for everything, to 1")]
+    MinP {
+        /// As given.
+        min_p: f64,
+    },
+    /// A stop token that the model does not have.
+    #[error("the stop token {token} is none of the vocabulary's {vocab_size} tokens")]
+    StopOutsideVocabulary {
+        /// The token id.
+        token: u32,
+        /// Tokens of the model.
+        vocab_size: usize,
+    },
+    /// A stop string that any text holds.
+    #[error("a stop string is empty")]
+    EmptyStopString,
+    /// Stop strings for a sampler that knows no text.
+    #[error(
+        "stop strings are looked for in text, and this sampler has no tokenizer; give it one, or use stop_ids"
+    )]
+    NoTokenizer,
 }
 
 /// All that is wrong with a request.
-pub(crate) fn check(request: &Request, config: &SamplerConfig, vocab_size: usize) -> Vec<Refusal> {
+///
+/// `reads_text`: whether the sampler has a tokenizer.
+pub(crate) fn check(
+    request: &Request,
+    config: &SamplerConfig,
+    vocab_size: usize,
+    reads_text: bool,
+) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let (length, limit) = (request.prompt.len(), config.max_prompt_tokens);
     if length == 0 {
@@ -80,5 +115,32 @@ pub(crate) fn check(request: &Request, config: &SamplerConfig, vocab_size: usize
     if !(1..=limit).contains(&asked) {
         refusals.push(Refusal::NewTokens { asked, limit });
     }
+    let (top_p, min_p) = (request.top_p, request.min_p);
+    if !(top_p > 0.0 && top_p <= 1.0) {
+        refusals.push(Refusal::TopP { top_p });
+    }
+    if !(0.0..=1.0).contains(&min_p) {
+        refusals.push(Refusal::MinP { min_p });
+    }
+    check_stops(request, vocab_size, reads_text, &mut refusals);
     refusals
+}
+
+fn check_stops(
+    request: &Request,
+    vocab_size: usize,
+    reads_text: bool,
+    refusals: &mut Vec<Refusal>,
+) {
+    for &token in &request.stop_ids {
+        if token as usize >= vocab_size {
+            refusals.push(Refusal::StopOutsideVocabulary { token, vocab_size });
+        }
+    }
+    if request.stop_strings.iter().any(String::is_empty) {
+        refusals.push(Refusal::EmptyStopString);
+    }
+    if !request.stop_strings.is_empty() && !reads_text {
+        refusals.push(Refusal::NoTokenizer);
+    }
 }

@@ -17,6 +17,16 @@ pub struct Request {
     pub seed: u64,
     /// Logits are divided by it before sampling. 0 takes the most likely token instead, which every filter keeps.
     pub temperature: f64,
+    /// Only the so many most likely tokens are kept; 0 for all.
+    pub top_k: usize,
+    /// Only the fewest tokens are kept that together have at least this share of the probability; 1 for all.
+    pub top_p: f64,
+    /// Only tokens are kept that are at least this share as likely as the most likely one; 0 for all.
+    pub min_p: f64,
+    /// Tokens that end this answer, besides those of the sampler.
+    pub stop_ids: Vec<u32>,
+    /// Strings that end this answer with the token that completes one of them in its text, special tokens written out.
+    pub stop_strings: Vec<String>,
     /// Longest answer, in tokens; from 1 to the sampler's limit.
     pub max_new_tokens: usize,
 }
@@ -27,8 +37,20 @@ impl Default for Request {
             prompt: Vec::new(),
             seed: 0,
             temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            stop_ids: Vec::new(),
+            stop_strings: Vec::new(),
             max_new_tokens: 16,
         }
+    }
+}
+
+impl Request {
+    /// Whether a filter may keep some tokens from being drawn.
+    pub fn is_filtered(&self) -> bool {
+        self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)
     }
 }
 
@@ -36,18 +58,20 @@ impl Default for Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Finish {
     /// With a stop token.
-    Stop,
-    /// With its last allowed token, which is no stop token.
+    StopToken,
+    /// With the token that completes a stop string: which one of the request's. Of several the first in its list.
+    StopString(usize),
+    /// With its last allowed token, which neither is nor completes a stop.
     Length,
 }
 
 /// The answer to a [`Request`]. The three lists have equal length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
-    /// Token ids, the stop token included.
+    /// Token ids: with the stop token, or with the tokens of the stop string.
     pub tokens: Vec<u32>,
-    /// Log-probability of each token in the distribution that it was drawn from, `log_softmax(logits / temperature)`; for
-    /// greedy decoding that of the model.
+    /// Log-probability of each token in the distribution that it was drawn from: after temperature and filters, its sum being
+    /// 1 again. For greedy decoding that of the model.
     pub logprobs: Vec<f32>,
     /// Log-probability of each token in the model's own distribution, `log_softmax(logits)`.
     pub raw_logprobs: Vec<f32>,

@@ -93,8 +93,8 @@ impl<'a> Rows<'a> {
         (!admission.is_empty()).then_some(admission)
     }
 
-    /// What each row is asked: limits, seeds, whether greedy, inverse temperatures; and the number of finished rows of a
-    /// device at which decoding pauses.
+    /// What each row is asked: limits, seeds, whether greedy, inverse temperatures, filters; and the number of finished rows
+    /// of a device at which decoding pauses.
     ///
     /// A row without a request has the limit 0, with which it has finished.
     pub(crate) fn asked(&self) -> ferrotune_pjrt::Result<Vec<HostArray>> {
@@ -103,6 +103,9 @@ impl<'a> Rows<'a> {
         let mut seed = vec![0_u32; 2 * rows];
         let mut greedy = vec![true; rows];
         let mut inverse_temperature = vec![1_f32; rows];
+        let mut top_k = vec![f32::INFINITY; rows];
+        let mut top_p = vec![f32::INFINITY; rows];
+        let mut min_p = vec![f32::NEG_INFINITY; rows];
         for (row, request) in self.at_work() {
             let request = &self.requests[request];
             limit[row] = request.max_new_tokens as i32;
@@ -111,6 +114,16 @@ impl<'a> Rows<'a> {
             if request.temperature > 0.0 {
                 greedy[row] = false;
                 inverse_temperature[row] = (1.0 / request.temperature) as f32;
+                if request.top_k > 0 {
+                    top_k[row] = request.top_k as f32;
+                }
+                if request.top_p < 1.0 {
+                    // The most likely token has a mass of 1 on the device: a share this small keeps only it.
+                    top_p[row] = request.top_p.max(1e-9) as f32;
+                }
+                if request.min_p > 0.0 {
+                    min_p[row] = request.min_p.ln() as f32;
+                }
             }
         }
         let pause_at = match self.enough() {
@@ -122,6 +135,9 @@ impl<'a> Rows<'a> {
             HostArray::from_slice(&[rows, 2], &seed)?,
             HostArray::from_slice(&[rows], &greedy)?,
             HostArray::from_slice(&[rows], &inverse_temperature)?,
+            HostArray::from_slice(&[rows], &top_k)?,
+            HostArray::from_slice(&[rows], &top_p)?,
+            HostArray::from_slice(&[rows], &min_p)?,
             HostArray::from_slice(&[], &[pause_at])?,
         ])
     }

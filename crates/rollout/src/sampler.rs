@@ -4,6 +4,7 @@ use ferrotune_graph::{DType, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_pjrt::{Client, HostArray};
 use ferrotune_program::{Argument, Group, Layout, Program};
+use ferrotune_text::Tokenizer;
 
 use crate::answers::Answers;
 use crate::config::SamplerConfig;
@@ -23,6 +24,7 @@ pub struct Sampler {
     begin: Program,
     admit: Program,
     decode: Program,
+    tokenizer: Option<Tokenizer>,
 }
 
 /// What stays on the device while requests are answered.
@@ -71,7 +73,16 @@ impl Sampler {
             admit,
             decode,
             config,
+            tokenizer: None,
         })
+    }
+
+    /// The same sampler with a tokenizer, which stop strings need.
+    pub fn with_tokenizer(self, tokenizer: Tokenizer) -> Self {
+        Self {
+            tokenizer: Some(tokenizer),
+            ..self
+        }
     }
 
     /// What the sampler was compiled for.
@@ -103,7 +114,12 @@ impl Sampler {
             return Err(Error::Weights { reason });
         }
         self.check(requests)?;
-        let mut answers = Answers::new(&self.config, self.vocab_size, requests);
+        let mut answers = Answers::new(
+            &self.config,
+            self.vocab_size,
+            requests,
+            self.tokenizer.as_ref(),
+        );
         let mut rows = Rows::new(&self.config, self.layouts.devices, requests);
         if rows.is_idle() {
             return Ok(answers.into_completions());
@@ -126,7 +142,12 @@ impl Sampler {
 
     fn check(&self, requests: &[Request]) -> Result<()> {
         let of = |(i, request): (usize, &Request)| {
-            let refusals = refusal::check(request, &self.config, self.vocab_size);
+            let refusals = refusal::check(
+                request,
+                &self.config,
+                self.vocab_size,
+                self.tokenizer.is_some(),
+            );
             refusals.into_iter().map(move |why| (i, why))
         };
         let refused: Vec<_> = requests.iter().enumerate().flat_map(of).collect();

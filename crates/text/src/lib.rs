@@ -4,6 +4,8 @@
 //! [`Conversation`] as Hugging Face's template engine does, and says which bytes of the text the assistant wrote;
 //! [`Tokenizer::encode_marked`] turns those into a mask over tokens.
 //!
+//! A [`Detokenizer`] gives the text of tokens as they come.
+//!
 //! Notable: text that the vocabulary cannot express is an error that names the character, never dropped; an id outside the
 //! vocabulary is an error, never skipped; truncation and padding settings inside `tokenizer.json` are ignored, since they
 //! would cut text without a word. Left out: training a tokenizer, slow (Python) tokenizers, downloads.
@@ -26,12 +28,14 @@
 
 mod chat;
 mod clock;
+mod detokenizer;
 mod error;
 mod files;
 mod json;
 mod tokenizer;
 
 pub use chat::{ChatTemplate, Conversation, Rendered, message};
+pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use files::TOKENIZER_FILES;
 pub use tokenizer::{Special, Tokenizer};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Subcommand, ValueEnum};
 use ferrotune_engine::HeadMode;
 
-use super::{ComputeArg, at_least_one, at_least_two, bounded};
+use super::{ComputeArg, at_least_one, at_least_two, bounded, temperature};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -21,6 +21,39 @@ pub(crate) enum BenchCommand {
     Head(BenchHeadArgs),
     /// Trajectories to rows, on one core: tokens a second, memory a token.
     Pack(BenchPackArgs),
+    /// The sampler on random weights: tokens a second by the number of rows.
+    Sampler(BenchSamplerArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchSamplerArgs {
+    /// Take the shape of this Hugging Face model folder, instead of that of SmolLM2-135M.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Rows that are decoded together; 1, 8 and 32 unless given. May be given several times.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) batch: Vec<usize>,
+    /// Tokens of each prompt.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    pub(crate) prompt: usize,
+    /// Tokens of each answer.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    pub(crate) new_tokens: usize,
+    /// Tokens that one dispatch decodes.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
+    pub(crate) tokens_per_dispatch: usize,
+    /// Divides the logits before sampling; 0 takes the most likely token each time.
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature)]
+    pub(crate) temperature: f64,
+    /// Runs that are measured.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    pub(crate) runs: usize,
+    /// Number format of matrix products and activations; both unless given.
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub(crate) compute_dtype: Option<ComputeArg>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]

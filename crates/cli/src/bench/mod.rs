@@ -4,6 +4,7 @@ mod attention;
 mod dispatch;
 mod head;
 mod pack;
+mod sampler;
 mod step;
 mod trace;
 
@@ -20,6 +21,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Trace(args) => trace::run(args),
         BenchCommand::Head(args) => head::run(args),
         BenchCommand::Pack(args) => pack::run(args),
+        BenchCommand::Sampler(args) => sampler::run(args),
     }
 }
 

@@ -165,7 +165,8 @@ pub(crate) fn trainer(
         layout,
         sampler,
     )
-    .or_fail()?;
+    .or_fail()?
+    .with_tokenizer(data.tokenizer.clone());
     let trainer = Trainer::new(engine, sampler, plan(recipe)?, data).or_refuse()?;
     Ok((trainer, stored))
 }

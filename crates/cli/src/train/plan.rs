@@ -8,6 +8,7 @@ use ferrotune_engine::{Schedule, ScheduleKind};
 use ferrotune_recipe as recipe;
 use ferrotune_recipe::Recipe;
 use ferrotune_rl::{ClipRange, Estimator, Imitation, Plan, Reinforcement};
+use ferrotune_rollout::Request;
 
 use crate::failure::{Failure, OrFail};
 use crate::train::inputs::checker;
@@ -39,7 +40,6 @@ pub(crate) fn plan(recipe: &Recipe) -> Result<Plan, Failure> {
             low: rl.clip_ratio_low,
             high: rl.clip_ratio_high,
         },
-        temperature: recipe.rollout.temperature,
         schedule: Schedule {
             kind: schedule_kind(rl.lr_schedule),
             peak: rl.learning_rate,
@@ -54,7 +54,15 @@ pub(crate) fn plan(recipe: &Recipe) -> Result<Plan, Failure> {
         grpo: (rl.steps > 0).then_some(reinforcement),
         packing: packing(recipe),
         rows_per_micro_batch: recipe.packing.rows_per_micro_batch,
-        max_new_tokens: recipe.rollout.max_new_tokens,
+        request: Request {
+            temperature: recipe.rollout.temperature,
+            top_k: recipe.rollout.top_k,
+            top_p: recipe.rollout.top_p,
+            min_p: recipe.rollout.min_p,
+            stop_strings: recipe.rollout.stop_strings.clone(),
+            max_new_tokens: recipe.rollout.max_new_tokens,
+            ..Request::default()
+        },
         checker: checker(recipe),
         evaluate_every: recipe.eval.every_steps as u64,
     })

@@ -56,6 +56,11 @@ fn every_rule_between_settings_is_kept() {
             "[rollout]\nmax_new_tokens = 4\ntokens_per_dispatch = 4",
         ),
         (
+            "[rollout]\ntemperature = 0.7\ntop_p = 0.9",
+            "must be 1, where these are known",
+            "[rollout]\ntop_p = 0.9",
+        ),
+        (
             "[packing]\nrow_tokens = 511",
             "must be at least 512",
             "[packing]\nrow_tokens = 512",

@@ -27,7 +27,7 @@ fn problems() -> (tempfile::TempDir, Tokenizer, Problems) {
 
 fn completion(tokens: &[u32]) -> Completion {
     let finish = if tokens.last() == Some(&0) {
-        Finish::Stop
+        Finish::StopToken
     } else {
         Finish::Length
     };
@@ -48,7 +48,12 @@ fn requests_are_groups_with_seeds_of_their_own() {
         chosen: &[1, 0, 1],
         group_size: 2,
     };
-    let requests = asked.requests(7, 3, 0.5, 4);
+    let request = Request {
+        temperature: 0.5,
+        max_new_tokens: 4,
+        ..Request::default()
+    };
+    let requests = asked.requests(7, 3, &request);
     let prompts: Vec<&[u32]> = requests.iter().map(|it| it.prompt.as_slice()).collect();
     assert_eq!(prompts, [&[2][..], &[2], &[1, 2], &[1, 2], &[2], &[2]]);
     let mut seeds: Vec<u64> = requests.iter().map(|it| it.seed).collect();
@@ -85,6 +90,7 @@ fn answers_are_judged_and_weighed_within_their_groups() {
     let answers = Answers::judge(
         &asked,
         completions,
+        &Request::default(),
         &tokenizer,
         Checker::Exact,
         Estimator::GroupMean,
@@ -147,9 +153,55 @@ fn answers_are_judged_and_weighed_within_their_groups() {
 #[test]
 fn a_text_shows_stray_special_tokens_and_ids_without_a_token() {
     let (_dir, tokenizer, _) = problems();
-    let text = |tokens: &[u32]| answer_text(&tokenizer, &completion(tokens)).unwrap();
+    let text = |tokens: &[u32]| answer_text(&tokenizer, &completion(tokens), &[]).unwrap();
     assert_eq!(text(&[1, 2, 0]), "ab");
     assert_eq!(text(&[1, 0, 2]), "a<eos>b");
     assert_eq!(text(&[1, 99, 98, 2]), "a\u{fffd}\u{fffd}b");
     assert_eq!(text(&[0]), "");
+}
+
+#[test]
+fn a_text_ends_before_its_stop_string() {
+    let (_dir, tokenizer, _) = problems();
+    let stopped = Completion {
+        finish: Finish::StopString(1),
+        ..completion(&[1, 2, 3])
+    };
+    let strings = ["x".to_owned(), "bc".to_owned()];
+    assert_eq!(answer_text(&tokenizer, &stopped, &strings).unwrap(), "a");
+}
+
+#[test]
+fn where_filters_were_used_the_old_logprobs_are_the_models() {
+    let (_dir, tokenizer, problems) = problems();
+    let asked = Asked {
+        problems: &problems,
+        chosen: &[0],
+        group_size: 2,
+    };
+    let drawn = Completion {
+        raw_logprobs: vec![-7.0, -8.0],
+        ..completion(&[3, 0])
+    };
+    let old = |request: &Request| {
+        let answers = Answers::judge(
+            &asked,
+            vec![drawn.clone(), drawn.clone()],
+            request,
+            &tokenizer,
+            Checker::Exact,
+            Estimator::GroupMean,
+        );
+        let trajectories = answers.unwrap().trajectories(1);
+        let fields = &trajectories[0].fields;
+        let read = |field| fields.get(field).unwrap()[2..].to_vec();
+        assert_eq!(read(Field::OldLogprob), read(Field::SamplerLogprob));
+        read(Field::OldLogprob)
+    };
+    assert_eq!(old(&Request::default()), [-0.5, -1.5]);
+    let filtered = Request {
+        top_p: 0.9,
+        ..Request::default()
+    };
+    assert_eq!(old(&filtered), [-7.0, -8.0]);
 }

@@ -28,7 +28,6 @@ fn plan(warmup: u64, grpo: u64, evaluate_every: u64) -> Plan {
             low: 0.2,
             high: 0.2,
         },
-        temperature: 1.0,
         schedule,
     };
     Plan {
@@ -37,7 +36,7 @@ fn plan(warmup: u64, grpo: u64, evaluate_every: u64) -> Plan {
         grpo: (grpo > 0).then_some(reinforcement),
         packing: Packing::packed(8),
         rows_per_micro_batch: 1,
-        max_new_tokens: 1,
+        request: Request::default(),
         checker: Checker::Exact,
         evaluate_every,
     }

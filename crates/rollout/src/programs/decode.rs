@@ -7,6 +7,7 @@ use ferrotune_program::Builder;
 
 use super::{Blueprint, State, array};
 use crate::choice::Draw;
+use crate::filter::Filters;
 
 /// What the rows of one device are asked.
 struct Asked {
@@ -19,11 +20,25 @@ struct Asked {
 
 impl Asked {
     fn of(tensors: Vec<Tensor>) -> Self {
-        let [limit, seed, greedy, inverse_temperature, pause_at] = array(tensors);
+        let [
+            limit,
+            seed,
+            greedy,
+            inverse_temperature,
+            top_k,
+            top_p,
+            min_p,
+            pause_at,
+        ] = array(tensors);
         let draw = Draw {
             seed,
             greedy,
             inverse_temperature,
+            filters: Filters {
+                top_k,
+                top_p,
+                min_p,
+            },
         };
         Self {
             limit,

@@ -35,10 +35,10 @@ fn an_answer_ends_with_its_first_stop_token() {
     let mut endings = [0, 0];
     for (whole, stopped) in whole.iter().zip(&stopped) {
         let expected = match whole.tokens.iter().position(|t| stop_ids.contains(t)) {
-            Some(at) => cut(whole, at + 1, Finish::Stop),
+            Some(at) => cut(whole, at + 1, Finish::StopToken),
             None => cut(whole, 12, Finish::Length),
         };
-        endings[usize::from(expected.finish == Finish::Stop)] += 1;
+        endings[usize::from(expected.finish == Finish::StopToken)] += 1;
         assert_same(stopped, &expected, "cut at the first stop token");
     }
     assert!(
@@ -97,7 +97,10 @@ fn a_stop_token_in_the_last_place_is_a_stop() {
             }],
         )
         .remove(0);
-    assert_eq!((answer.tokens, answer.finish), (vec![token], Finish::Stop));
+    assert_eq!(
+        (answer.tokens, answer.finish),
+        (vec![token], Finish::StopToken)
+    );
 }
 
 #[test]

@@ -3,8 +3,10 @@
 mod agreement;
 mod continuous;
 mod endings;
+mod filters;
 mod independence;
 mod memory;
 mod refusals;
 mod setup;
 mod statistics;
+mod stops;

@@ -7,7 +7,7 @@ use ferrotune_rollout::{Error, Refusal, Request, Sampler, SamplerConfig};
 use crate::setup::{Fixture, client, config, request};
 
 /// Why the third of three requests is refused.
-fn refusals(fixture: &Fixture, sampler: &Sampler, bad: Request) -> Vec<Refusal> {
+pub(crate) fn refusals(fixture: &Fixture, sampler: &Sampler, bad: Request) -> Vec<Refusal> {
     let requests = [request(0, 1.0), request(1, 1.0), bad];
     let e = sampler
         .generate(&fixture.weights, &requests, &mut |_, _| {
@@ -77,6 +77,20 @@ fn bad_requests_are_refused_with_the_reason() {
             ..good.clone()
         });
         assert_eq!(refused, [Refusal::NewTokens { asked, limit: 12 }]);
+    }
+    for top_p in [0.0, -0.5, 1.1, f64::NAN] {
+        let refused = refuse(Request {
+            top_p,
+            ..good.clone()
+        });
+        assert!(matches!(refused[..], [Refusal::TopP { .. }]), "{top_p}");
+    }
+    for min_p in [-0.1, 1.1, f64::NAN] {
+        let refused = refuse(Request {
+            min_p,
+            ..good.clone()
+        });
+        assert!(matches!(refused[..], [Refusal::MinP { .. }]), "{min_p}");
     }
 }
 

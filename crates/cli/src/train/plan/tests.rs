@@ -107,7 +107,7 @@ fn every_setting_reaches_it() {
             high: 0.3
         }
     );
-    assert_eq!(grpo.temperature, 0.5);
+    assert_eq!(plan.request.temperature, 0.5);
     let schedule = Schedule {
         kind: ScheduleKind::Linear,
         peak: 0.125,
