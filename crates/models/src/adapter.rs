@@ -7,7 +7,7 @@ use ferrotune_nn::{Init, ParamSpec};
 
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::layout::{Entry, Naming, Piece, one_run};
+use crate::layout::{ADAPTER_PREFIX, Entry, Naming, Piece, one_run};
 
 /// Which layers get adapters, and of what size.
 ///
@@ -60,16 +60,16 @@ impl ModelConfig {
     /// [`Error::Adapter`] with everything that is wrong with the settings: a rank of 0, an alpha that is not above 0, no targets, or
     /// targets that the model does not have.
     pub fn adapter_params(&self, lora: &Lora) -> Result<Vec<ParamSpec>> {
-        let entries = self.adapter_entries(lora)?;
+        let entries = self.adapter_entries(lora, &Naming::default())?;
         Ok(entries.into_iter().map(|entry| entry.spec).collect())
     }
 
-    pub(crate) fn adapter_entries(&self, lora: &Lora) -> Result<Vec<Entry>> {
+    pub(crate) fn adapter_entries(&self, lora: &Lora, naming: &Naming) -> Result<Vec<Entry>> {
         let problems = self.adapter_problems(lora);
         if !problems.is_empty() {
             return Err(Error::Adapter { problems });
         }
-        let entries = self.entries(&Naming::default());
+        let entries = self.entries(naming);
         let chosen = |entry: &&Entry| {
             let name = host_name(entry);
             name.is_some_and(|name| lora.targets.iter().any(|target| target == name))
@@ -112,7 +112,7 @@ fn pair(host: &Entry, rank: usize) -> [Entry; 2] {
         let piece = |piece: &Piece| {
             let module = piece.name.trim_end_matches(".weight");
             Piece {
-                name: format!("base_model.model.{module}.{part}.weight"),
+                name: format!("{ADAPTER_PREFIX}{module}.{part}.weight"),
                 dims: vec![dims[1], dims[0]],
                 rows: one_run(0..dims[1]),
             }

@@ -77,6 +77,14 @@ pub enum Error {
         /// One entry for each reason.
         problems: Vec<String>,
     },
+    /// A description of adapters that cannot be used; every reason is listed.
+    #[error("{} does not describe adapters that can be used here:{}", path.display(), lines(problems))]
+    AdapterFile {
+        /// The file.
+        path: PathBuf,
+        /// One entry for each reason.
+        problems: Vec<String>,
+    },
     /// The arrays given for writing are not those of the model; every difference is listed.
     #[error("cannot write {}: the arrays given are not those of the model:{}", path.display(), lines(problems))]
     Arrays {

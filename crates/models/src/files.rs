@@ -1,5 +1,6 @@
 //! Model folders of Hugging Face: weights in and out.
 
+mod adapter;
 mod atomic;
 mod element;
 mod load;
@@ -11,6 +12,7 @@ mod survey;
 mod tests;
 mod write;
 
+pub use self::adapter::{AdapterWeights, load_adapter, save_adapter};
 pub use self::load::{Weights, load};
 pub use self::save::{export_gradients, save};
 pub use self::survey::{Survey, survey};

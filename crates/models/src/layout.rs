@@ -13,7 +13,7 @@ use std::ops::Range;
 use ferrotune_nn::ParamSpec;
 
 use self::delta::delta;
-pub(crate) use self::naming::Naming;
+pub(crate) use self::naming::{ADAPTER_PREFIX, Naming};
 use self::table::Table;
 use crate::config::{Feed, LayerKind, Mixer, ModelConfig};
 

@@ -38,5 +38,8 @@ pub use config::{
 };
 pub use decoder::{Cache, CacheEntry, Decoder, Forward, Routed};
 pub use error::{Error, Result, WeightProblem};
-pub use files::{Survey, Weights, export_gradients, load, save, survey};
+pub use files::{
+    AdapterWeights, Survey, Weights, export_gradients, load, load_adapter, save, save_adapter,
+    survey,
+};
 pub use init::{init_adapter, init_params};

@@ -20,8 +20,8 @@ fn with_router(load_balance: f64, replay: bool) -> EngineConfig {
 }
 
 /// The two rows that transformers read.
-fn reference_rows() -> Rows {
-    let bytes = std::fs::read(fixture("qwen3_moe").join("reference.safetensors")).unwrap();
+pub(crate) fn reference_rows(family: &str) -> Rows {
+    let bytes = std::fs::read(fixture(family).join("reference.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let ids = tensors.tensor("input_ids").unwrap();
     let (width, data) = (ids.shape()[1], ids.data());
@@ -71,7 +71,7 @@ fn gradients(engine: &mut Engine, batches: &[Rows]) -> (HashMap<String, Vec<f32>
 fn the_load_balance_loss_is_that_of_transformers() {
     let text = std::fs::read_to_string(fixture("qwen3_moe").join("load_balance.json")).unwrap();
     let reference: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let batch = [reference_rows()];
+    let batch = [reference_rows("qwen3_moe")];
     let (without, none) = gradients(&mut engine("qwen3_moe"), &batch);
     assert_eq!(none, None);
     let mut balanced = engine_on("qwen3_moe", 1, 1, with_router(3.0, false));

@@ -168,6 +168,27 @@ fn adapters_are_weights_of_low_rank() {
 }
 
 #[test]
+fn adapters_of_peft_have_its_numbers() {
+    for family in ["llama", "qwen3_5_text"] {
+        let model = ModelConfig::load(fixture(family)).unwrap();
+        let base = load(fixture(family), &model).unwrap().params;
+        let folder = fixture(family).join("adapter");
+        let adapter = ferrotune_models::load_adapter(&folder, &model).unwrap();
+        let text = std::fs::read_to_string(folder.join("logprobs.json")).unwrap();
+        let expected: Vec<Vec<f32>> = serde_json::from_str(&text).unwrap();
+        let all = [base, adapter.params].concat();
+        let mut engine = engine_of(model, &all, 1, 1, with_lora(&adapter.lora));
+        let batch = crate::router::reference_rows(family);
+        let found = engine.score(&batch).unwrap().logprob;
+        let found = batch.unpack(&found).unwrap();
+        for (row, expected) in found.iter().zip(&expected) {
+            let worst = row[1..].iter().zip(expected).map(|(a, b)| (a - b).abs());
+            assert!(worst.fold(0.0, f32::max) < 2e-5, "{family}");
+        }
+    }
+}
+
+#[test]
 fn adapters_have_one_gradient_on_any_mesh() {
     let lora = lora(&["q_proj", "gate_proj", "down_proj"]);
     let (model, base, adapters) = with_adapters("llama", &lora);

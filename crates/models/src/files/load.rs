@@ -49,17 +49,8 @@ pub fn load(dir: impl AsRef<Path>, config: &ModelConfig) -> Result<Weights> {
     if !problems.is_empty() {
         return Err(refuse(problems));
     }
-    let mut params = Vec::with_capacity(entries.len());
-    let mut problems = Vec::new();
-    for entry in &entries {
-        let array = read(&tensors, entry, &mut problems)?;
-        params.push((entry.spec.clone(), array));
-    }
-    if !problems.is_empty() {
-        return Err(refuse(problems));
-    }
     Ok(Weights {
-        params,
+        params: read_all(&tensors, &entries, dir)?,
         stored: stored_type(&tensors, &entries),
         unused,
     })
@@ -72,14 +63,7 @@ pub(super) fn compare(
     naming: &Naming,
     config: &ModelConfig,
 ) -> (Vec<String>, Vec<WeightProblem>) {
-    let mut problems = Vec::new();
-    let mut known = HashSet::new();
-    for piece in entries.iter().flat_map(|entry| &entry.pieces) {
-        // Several parameters may be parts of one tensor.
-        if known.insert(piece.name.as_str()) {
-            compare_piece(tensors, piece, &mut problems);
-        }
-    }
+    let (known, mut problems) = compare_pieces(tensors, entries);
     let mut unused = Vec::new();
     for (name, info) in tensors.iter().filter(|(name, _)| !known.contains(name)) {
         if Naming::is_other_part(name) {
@@ -101,6 +85,21 @@ pub(super) fn compare(
     (unused, problems)
 }
 
+/// The names that parameters need, and what is wrong with those tensors.
+pub(super) fn compare_pieces<'e>(
+    tensors: &MappedTensors,
+    entries: &'e [Entry],
+) -> (HashSet<&'e str>, Vec<WeightProblem>) {
+    let (mut known, mut problems) = (HashSet::new(), Vec::new());
+    for piece in entries.iter().flat_map(|entry| &entry.pieces) {
+        // Several parameters may be parts of one tensor.
+        if known.insert(piece.name.as_str()) {
+            compare_piece(tensors, piece, &mut problems);
+        }
+    }
+    (known, problems)
+}
+
 fn compare_piece(tensors: &MappedTensors, piece: &Piece, problems: &mut Vec<WeightProblem>) {
     let (name, expected) = (piece.name.clone(), piece.dims.clone());
     let Some(info) = tensors.info(&name) else {
@@ -120,6 +119,28 @@ fn compare_piece(tensors: &MappedTensors, piece: &Piece, problems: &mut Vec<Weig
             found: info.dtype.to_string(),
             expected: Stored::NAMES,
         });
+    }
+}
+
+/// Reads every parameter from the folder `dir`, and refuses values that are not finite.
+pub(super) fn read_all(
+    tensors: &MappedTensors,
+    entries: &[Entry],
+    dir: &Path,
+) -> Result<Vec<(ParamSpec, HostArray)>> {
+    let mut problems = Vec::new();
+    let mut one = |entry: &Entry| {
+        let array = read(tensors, entry, &mut problems)?;
+        Ok((entry.spec.clone(), array))
+    };
+    let params = entries.iter().map(&mut one).collect::<Result<Vec<_>>>()?;
+    if problems.is_empty() {
+        Ok(params)
+    } else {
+        Err(Error::Weights {
+            dir: dir.to_path_buf(),
+            problems,
+        })
     }
 }
 

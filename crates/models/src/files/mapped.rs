@@ -45,6 +45,15 @@ impl MappedTensors {
                 dir: dir.to_path_buf(),
             });
         };
+        Self::of_files(files)
+    }
+
+    /// Maps one file by itself and reads its header.
+    pub(crate) fn open_file(path: &Path) -> Result<Self> {
+        Self::of_files(vec![MappedFile::open(path)?])
+    }
+
+    fn of_files(files: Vec<MappedFile>) -> Result<Self> {
         let mut tensors = BTreeMap::new();
         for (number, file) in files.iter().enumerate() {
             for (name, info) in file.header.tensors() {

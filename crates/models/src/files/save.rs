@@ -118,7 +118,7 @@ pub fn export_gradients(
 }
 
 /// The arrays by path, if they are exactly those of the model.
-fn arrays_by_path<'a>(
+pub(super) fn arrays_by_path<'a>(
     path: &Path,
     entries: &[Entry],
     params: &'a [(ParamSpec, HostArray)],
@@ -165,7 +165,7 @@ fn arrays_by_path<'a>(
     }
 }
 
-fn values_that_cannot_be_stored(
+pub(super) fn values_that_cannot_be_stored(
     entries: &[Entry],
     arrays: &Arrays<'_>,
     stored: Stored,

@@ -1,5 +1,6 @@
 //! Tests on folders that `transformers` wrote: values, round trips, and every kind of damage.
 
+mod adapter;
 mod damage;
 mod elements;
 mod folders;

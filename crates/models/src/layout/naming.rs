@@ -33,6 +33,9 @@ const PREFIXES: [(&str, &str); 4] = [
 /// How the tensor of all gates and ups of a layer's experts is named, last.
 const FUSED_EXPERTS: &str = ".experts.gate_up_proj";
 
+/// What PEFT puts before the name of a module.
+pub(crate) const ADAPTER_PREFIX: &str = "base_model.model.";
+
 /// Tensors of parts of a model that are not here: images, and heads that predict several tokens.
 const OTHER_PARTS: [&str; 6] = [
     "model.visual.",
@@ -63,6 +66,20 @@ impl Naming {
         Self {
             fused_experts: names.clone().any(fused),
             ..naming
+        }
+    }
+
+    /// As adapters with these tensors have it, whose names begin with those of the modules that they belong to.
+    pub(crate) fn of_adapter<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
+        let there = |(prefix, _): &(&str, &str)| {
+            let start = format!("{ADAPTER_PREFIX}{prefix}layers.");
+            names.clone().any(|name| name.starts_with(&start))
+        };
+        let (prefix, head_prefix) = PREFIXES.into_iter().find(there).unwrap_or(PREFIXES[0]);
+        Self {
+            prefix,
+            head_prefix,
+            ..Self::default()
         }
     }
 

@@ -71,7 +71,7 @@ fn every_setting_reaches_it() {
         (
             plan.seed,
             plan.rows_per_micro_batch,
-            plan.max_new_tokens,
+            plan.request.max_new_tokens,
             plan.evaluate_every
         ),
         (11, 2, 20, 6)
