@@ -64,6 +64,31 @@ pub enum Trains {
     Adapters(Lora),
 }
 
+impl Trains {
+    /// Whether it fits the model: what [`Engine::new`] would say of it.
+    ///
+    /// # Errors
+    /// A pattern that fits no parameter, patterns that fit all, adapters that the model cannot have.
+    pub fn check(&self, model: &ModelConfig) -> Result<(), Error> {
+        Division::of(model, self).map(|_| ())
+    }
+}
+
+impl RouterSettings {
+    /// Whether it fits the model: what [`Engine::new`] would say of it.
+    ///
+    /// # Errors
+    /// [`Error::NoExperts`].
+    pub fn check(&self, model: &ModelConfig) -> Result<(), Error> {
+        if model.experts.is_none() && *self != Self::default() {
+            return Err(Error::NoExperts {
+                family: model.family.model_type(),
+            });
+        }
+        Ok(())
+    }
+}
+
 /// Micro-batches that the host may hand to the device before the first of them is done. More would hold the memory of all
 /// their inputs and results at once, and make nothing faster.
 const MAX_INFLIGHT: usize = 2;
@@ -120,11 +145,7 @@ impl Engine {
         params: &[(ParamSpec, HostArray)],
     ) -> Result<Self, Error> {
         let division = Division::of(&model, &config.trains)?;
-        if model.experts.is_none() && config.router != RouterSettings::default() {
-            return Err(Error::NoExperts {
-                family: model.family.model_type(),
-            });
-        }
+        config.router.check(&model)?;
         check_parameters(division.specs(), params)?;
         let place = |specs: Vec<&ParamSpec>| {
             let leaves: Vec<Leaf> = specs.into_iter().map(leaf).collect();

@@ -25,6 +25,9 @@ pub(crate) fn check(recipe: &Recipe, judge: &mut Judge<'_>) {
         "model.path",
         model_folder(&recipe.model.path, recipe.model.init),
     );
+    if let Some(path) = &recipe.model.adapter {
+        refuse(judge, "model.adapter", adapter_folder(path));
+    }
     let same = matches!((data.train.canonicalize(), data.heldout.canonicalize()), (Ok(a), Ok(b)) if a == b);
     judge.refuse_if(
         same,
@@ -89,6 +92,23 @@ fn model_folder(path: &Path, init: ModelInit) -> Verdict {
     } else {
         "this must be a model folder as Hugging Face writes it"
     };
+    Err((
+        format!("{} has no {}", path.display(), lacking.join(", no ")),
+        Some(cure.to_owned()),
+    ))
+}
+
+fn adapter_folder(path: &Path) -> Verdict {
+    path.metadata().map_err(|e| unreachable_path(path, &e))?;
+    let needed = ["adapter_config.json", "adapter_model.safetensors"];
+    let lacking: Vec<_> = needed
+        .into_iter()
+        .filter(|name| !path.join(name).is_file())
+        .collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let cure = "this must be a folder of adapters as PEFT writes it";
     Err((
         format!("{} has no {}", path.display(), lacking.join(", no ")),
         Some(cure.to_owned()),

@@ -48,6 +48,22 @@ pub(crate) fn find(recipe: &Recipe) -> Vec<Idle> {
             &["rl.min_lr_ratio"],
         );
     }
+    if recipe.model.adapter.is_some() {
+        let folder = "a folder of adapters";
+        let says = "the folder says what the adapters are";
+        idle("model.adapter", &folder, says, LORA);
+    } else if recipe.lora.rank == 0 {
+        idle("lora.rank", &0, "there are no adapters", &LORA[1..]);
+    }
+    if recipe.model.adapter.is_some() || recipe.lora.rank > 0 {
+        let (switch, value): (_, &dyn ToString) = if recipe.lora.rank > 0 {
+            ("lora.rank", &recipe.lora.rank)
+        } else {
+            ("model.adapter", &"a folder of adapters")
+        };
+        let because = "all weights but the adapters' are frozen";
+        idle(switch, value, because, &["model.freeze"]);
+    }
     if recipe.packing.pad_position == PadPosition::End {
         idle(
             "packing.pad_position",
@@ -81,6 +97,8 @@ pub(crate) fn find(recipe: &Recipe) -> Vec<Idle> {
     }
     found
 }
+
+const LORA: &[&str] = &["lora.rank", "lora.alpha", "lora.targets"];
 
 const WARMUP: &[&str] = &[
     "warmup.batch_size",

@@ -33,6 +33,8 @@ settings! {
             data: Data,
             warmup: Warmup,
             rl: Rl,
+            lora: Lora,
+            router: Router,
             optimizer: Optimizer,
             head: Head,
             rollout: Rollout,
@@ -62,6 +64,31 @@ settings! {
         path: PathBuf = required();
         /// Where the first weights come from.
         init: ModelInit = preset(ModelInit::Pretrained);
+        /// Parameters that do not learn: paths, in which `*` stands for any characters (`"*/router"`). They have no gradient and
+        /// no moments.
+        freeze: Vec<String> = preset(Vec::new());
+        /// A folder of adapters in PEFT's layout to go on from, in place of fresh ones.
+        adapter: Option<PathBuf> = unset();
+    }
+}
+
+settings! {
+    /// Adapters (LoRA): small matrices beside the weights, which learn in their place.
+    Lora at "lora." {
+        /// Width between the two matrices of an adapter; 0 trains the weights themselves.
+        rank: usize = preset(0).within(count(0).at_most(65_536.0));
+        /// The product of an adapter is multiplied by this over the rank; twice the rank when unset.
+        alpha: Option<f64> = unset().within(above(0.0).at_most(1e6));
+        /// Linear layers with adapters, such as `"q_proj"`; every one that can have them when empty.
+        targets: Vec<String> = preset(Vec::new());
+    }
+}
+
+settings! {
+    /// The routers of a model with experts.
+    Router at "router." {
+        /// Weight of the load-balance loss in the loss; 0 leaves it out.
+        load_balance: f64 = preset(0.0).within(between(0.0, 1000.0));
     }
 }
 

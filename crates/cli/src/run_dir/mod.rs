@@ -106,6 +106,11 @@ impl RunDir {
         self.path.join("model")
     }
 
+    /// The folder of the trained adapters; not created here.
+    pub(crate) fn adapter(&self) -> PathBuf {
+        self.path.join("adapter")
+    }
+
     /// The resolved configuration, for comparing before going on.
     pub(crate) fn config(&self) -> PathBuf {
         self.path.join(CONFIG)

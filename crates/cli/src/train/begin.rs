@@ -1,9 +1,7 @@
 //! From a recipe and its files to a trainer on a device.
 
 use anyhow::Context;
-use ferrotune_engine::{
-    AdamW, Engine, EngineConfig, HeadMode, HeadSettings, RouterSettings, Trains,
-};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::DType;
@@ -100,7 +98,7 @@ pub(crate) fn trainer(
 ) -> Result<(Trainer, Option<DType>), Failure> {
     let recipe = resolved.recipe();
     watch.busy("reading the model");
-    let (params, stored) = first_weights(recipe, &inputs.model)?;
+    let (mut params, stored) = first_weights(recipe, &inputs.model)?;
     watch.busy("starting the device");
     let device = Device::mesh(&recipe.mesh_axes(), sharding_rules(recipe))?;
     say_what_runs(resolved, &inputs, &device, watch);
@@ -111,10 +109,12 @@ pub(crate) fn trainer(
     };
     let Inputs {
         model,
+        learns,
         data,
         stop_ids,
         ..
     } = inputs;
+    params.extend(learns.adapters);
     let rows = recipe.packing.rows_per_micro_batch;
     let width = recipe.packing.row_tokens;
     let config = EngineConfig {
@@ -129,8 +129,8 @@ pub(crate) fn trainer(
             weight_decay: recipe.optimizer.weight_decay,
         },
         max_grad_norm: recipe.optimizer.max_grad_norm,
-        trains: Trains::All,
-        router: RouterSettings::default(),
+        trains: learns.trains,
+        router: learns.router,
     };
     let engine = Engine::new(
         &device.client,
@@ -195,6 +195,7 @@ fn say_what_runs(resolved: &Resolved, inputs: &Inputs, device: &Device, watch: &
         model.hidden_size,
         model.vocab_size,
     ));
+    watch.say(&format!("learns   {}", inputs.learns.describe()));
     watch.say(&format!(
         "data     {} problems, {} held out, {} demonstrations",
         inputs.data.train.problems().len(),

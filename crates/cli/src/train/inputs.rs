@@ -7,10 +7,12 @@ use ferrotune_rl::{Dataset, Problems, RunData, Words, check_disjoint};
 use ferrotune_text::Tokenizer;
 
 use crate::failure::Failure;
+use crate::train::learns::Learns;
 
 /// What a run reads.
 pub(crate) struct Inputs {
     pub(crate) model: ModelConfig,
+    pub(crate) learns: Learns,
     pub(crate) data: RunData,
     pub(crate) stop_ids: Vec<u32>,
     /// What the user should hear before the run.
@@ -42,6 +44,7 @@ impl Inputs {
         else {
             return Err(problems.into_failure());
         };
+        let learns = problems.keep(Learns::read(recipe, &model));
 
         let words = Words {
             tokenizer,
@@ -77,13 +80,15 @@ impl Inputs {
                 ferrotune_rollout::MIN_TEMPERATURE
             ));
         }
-        match (stop_ids, train, heldout, demonstrations) {
-            (Some(stop_ids), Some(train), Some(heldout), Some(demonstrations))
+        match (learns, stop_ids, train, heldout, demonstrations) {
+            (Some(learns), Some(stop_ids), Some(train), Some(heldout), Some(demonstrations))
                 if problems.0.is_empty() =>
             {
                 let tokenizer = words.tokenizer;
+                notes.extend(learns.notes.iter().cloned());
                 Ok(Self {
                     model,
+                    learns,
                     data: RunData {
                         train,
                         heldout,

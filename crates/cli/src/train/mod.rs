@@ -6,6 +6,7 @@
 mod begin;
 mod inputs;
 mod interrupt;
+mod learns;
 mod plan;
 mod resume;
 mod watch;
@@ -13,8 +14,8 @@ mod watch;
 use std::path::Path;
 
 use anyhow::Context;
-use ferrotune_engine::checkpoint;
-use ferrotune_models::save;
+use ferrotune_engine::{Trains, checkpoint};
+use ferrotune_models::{save, save_adapter};
 use ferrotune_pjrt::DType;
 use ferrotune_recipe::{Recipe, Resolved};
 use ferrotune_rl::{StepReport, Trainer};
@@ -231,24 +232,25 @@ impl Run {
         let recipe = self.resolved.recipe();
         let engine = self.trainer.engine();
         let params = engine.params_to_host().or_fail()?;
-        let dtype = self.stored.unwrap_or(DType::F32);
-        save(
-            self.run_dir.model(),
-            engine.model(),
-            &params,
-            dtype,
-            Some(&recipe.model.path),
-        )
-        .or_fail()?;
+        let (what, folder) = if let Trains::Adapters(lora) = engine.trains() {
+            let folder = self.run_dir.adapter();
+            let adapters = &params[engine.model().params().len()..];
+            let base = recipe.model.path.display().to_string();
+            save_adapter(&folder, engine.model(), lora, adapters, &base).or_fail()?;
+            ("trained adapters", folder)
+        } else {
+            let folder = self.run_dir.model();
+            let dtype = self.stored.unwrap_or(DType::F32);
+            let source = Some(recipe.model.path.as_path());
+            save(&folder, engine.model(), &params, dtype, source).or_fail()?;
+            ("trained model", folder)
+        };
         let report = self
             .run_dir
             .write_report(&recipe.run.name)
             .map_err(of_run_dir)?;
         self.watch.end();
-        self.watch.say(&format!(
-            "trained model: {}",
-            self.run_dir.model().display()
-        ));
+        self.watch.say(&format!("{what}: {}", folder.display()));
         self.watch.say(&format!("report: {}", report.display()));
         Ok(())
     }

@@ -9,7 +9,7 @@ use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::MemoryStats;
 use ferrotune_program::{Group, Layout};
 
-use super::Engine;
+use super::{Engine, Trains};
 use crate::checkpoint::{self, Head};
 use crate::error::Error;
 
@@ -61,6 +61,11 @@ impl Engine {
     /// The model.
     pub fn model(&self) -> &ModelConfig {
         &self.model
+    }
+
+    /// Which parameters learn.
+    pub fn trains(&self) -> &Trains {
+        &self.config.trains
     }
 
     /// Global bytes of parameters, of optimizer state, and of one accumulation.
