@@ -61,9 +61,9 @@ pub(crate) struct SampleArgs {
     /// What to continue.
     #[arg(long)]
     pub(crate) prompt: String,
-    /// The longest answer, in tokens.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
-    pub(crate) max_new: usize,
+    /// The longest answer, in tokens; 128, or as many as the model was made for, when left out.
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) max_new: Option<usize>,
     /// Divides the logits before sampling; 0 takes the most likely token each time.
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
     pub(crate) temperature: f64,

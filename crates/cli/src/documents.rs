@@ -15,7 +15,9 @@ const SHOWN: usize = 20;
 pub(crate) struct Limits {
     /// Ids must be below this.
     pub(crate) vocab_size: usize,
-    /// The longest document, if there is a limit.
+    /// Tokens of a row, if several documents share one.
+    pub(crate) row: Option<usize>,
+    /// The longest text that the model was made for, if its configuration says.
     pub(crate) longest: Option<usize>,
 }
 
@@ -121,10 +123,16 @@ fn check(ids: Vec<u32>, limits: &Limits) -> Result<Vec<u32>, String> {
             vocab_size - 1
         ));
     }
-    match limits.longest {
-        Some(longest) if ids.len() > longest => Err(format!(
-            "the document has {} tokens, more than a row of {longest}: raise --pack to at least that, or leave it out",
-            ids.len()
+    let tokens = ids.len();
+    if let Some(longest) = limits.longest.filter(|&longest| tokens > longest) {
+        return Err(format!(
+            "the document has {tokens} tokens, more than the model was made for (max_position_embeddings = {longest} in its \
+             config.json): cut it into shorter ones"
+        ));
+    }
+    match limits.row {
+        Some(row) if tokens > row => Err(format!(
+            "the document has {tokens} tokens, more than a row of {row}: raise --pack to at least that, or leave it out"
         )),
         _ => Ok(ids),
     }
@@ -163,7 +171,8 @@ mod tests {
     fn ids_and_lengths_have_limits() {
         let limits = Limits {
             vocab_size: 10,
-            longest: Some(2),
+            row: Some(2),
+            longest: Some(3),
         };
         assert_eq!(check(vec![9, 0], &limits), Ok(vec![9, 0]));
         assert!(
@@ -176,6 +185,8 @@ mod tests {
                 .unwrap_err()
                 .contains("--pack")
         );
+        let long = check(vec![1, 2, 3, 4], &limits).unwrap_err();
+        assert!(long.contains("max_position_embeddings = 3"), "{long}");
         assert!(check(vec![], &limits).unwrap_err().contains("no tokens"));
     }
 }

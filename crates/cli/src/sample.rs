@@ -17,6 +17,9 @@ use crate::terminal::{print, say};
 /// Answers that are decoded together.
 const ROWS: usize = 16;
 
+/// The longest answer where the command line does not say, in tokens.
+const MAX_NEW: usize = 128;
+
 /// Tokens that one dispatch decodes.
 const TOKENS_PER_DISPATCH: usize = 16;
 
@@ -29,7 +32,8 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     let model = ModelConfig::load(&args.model).or_refuse()?;
     let tokenizer = Tokenizer::from_dir(&args.model).or_refuse()?;
     let prompt = encode(&tokenizer, &args.prompt, model.vocab_size)?;
-    let slots = prompt.len().saturating_add(args.max_new);
+    let max_new = longest_answer(args, &model, prompt.len())?;
+    let slots = prompt.len().saturating_add(max_new);
     let rows = args.n.min(ROWS);
     crate::machine::check_attention(
         &model,
@@ -47,8 +51,8 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     let config = SamplerConfig {
         batch: args.n.min(ROWS),
         max_prompt_tokens: prompt.len(),
-        max_new_tokens: args.max_new,
-        tokens_per_dispatch: args.max_new.min(TOKENS_PER_DISPATCH),
+        max_new_tokens: max_new,
+        tokens_per_dispatch: max_new.min(TOKENS_PER_DISPATCH),
         compute: args.compute_dtype.dtype(),
         stop_ids: tokenizer.eos_ids().iter().copied().filter(inside).collect(),
         pad_id: 0,
@@ -65,7 +69,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         top_p: args.top_p,
         min_p: args.min_p,
         stop_strings: args.stop.clone(),
-        max_new_tokens: args.max_new,
+        max_new_tokens: max_new,
         ..Request::default()
     };
     let requests: Vec<Request> = (0..args.n as u64).map(request).collect();
@@ -77,6 +81,23 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The most tokens of an answer: as many as were asked for, or else as the model was made for.
+fn longest_answer(args: &SampleArgs, model: &ModelConfig, prompt: usize) -> Result<usize, Failure> {
+    let Some(longest) = model.max_position_embeddings else {
+        return Ok(args.max_new.unwrap_or(MAX_NEW));
+    };
+    let room = longest.saturating_sub(prompt);
+    let wanted = args.max_new.unwrap_or(MAX_NEW.min(room).max(1));
+    if wanted <= room {
+        return Ok(wanted);
+    }
+    Err(Failure::refused(anyhow::anyhow!(
+        "{prompt} tokens of prompt and up to {wanted} new ones are more than the model was made for \
+         (max_position_embeddings = {longest} in {}/config.json): lower --max-new, or shorten the prompt",
+        args.model.display()
+    )))
 }
 
 /// The tokens of a prompt that must have some, all of them the model's.

@@ -30,7 +30,8 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let model = ModelConfig::load(&args.model).or_refuse()?;
     let limits = Limits {
         vocab_size: model.vocab_size,
-        longest: args.pack,
+        row: args.pack,
+        longest: model.max_position_embeddings,
     };
     let tokenizer = || Tokenizer::from_dir(&args.model).or_refuse();
     let documents = documents::read(&args.documents, &limits, tokenizer)?;

@@ -1,6 +1,7 @@
 //! The files that a recipe names, read and checked against each other. No weights yet, no device.
 
 use anyhow::anyhow;
+use ferrotune_batch::Trajectory;
 use ferrotune_models::ModelConfig;
 use ferrotune_recipe::{Checker, Recipe};
 use ferrotune_rl::{Dataset, Problems, RunData, Words, check_disjoint};
@@ -73,6 +74,9 @@ impl Inputs {
             Some(dataset) if stop_ids.is_some() => problems.keep(words.demonstrations(dataset)),
             _ => Some(Vec::new()),
         };
+        problems
+            .0
+            .extend(too_long(recipe, &model, demonstrations.as_deref()));
         let temperature = recipe.rollout.temperature;
         if temperature < ferrotune_rollout::MIN_TEMPERATURE {
             problems.add(anyhow!(
@@ -102,6 +106,43 @@ impl Inputs {
             _ => Err(problems.into_failure()),
         }
     }
+}
+
+/// What would be longer than the model was made for. Rows may be: positions begin anew with each document.
+fn too_long(
+    recipe: &Recipe,
+    model: &ModelConfig,
+    demonstrations: Option<&[Trajectory]>,
+) -> Vec<anyhow::Error> {
+    let Some(longest) = model.max_position_embeddings else {
+        return Vec::new();
+    };
+    let source = format!(
+        "more than the model was made for (max_position_embeddings = {longest} in {}/config.json)",
+        recipe.model.path.display()
+    );
+    let mut problems = Vec::new();
+    let (prompt, new) = (
+        recipe.rollout.max_prompt_tokens,
+        recipe.rollout.max_new_tokens,
+    );
+    if prompt + new > longest {
+        problems.push(anyhow!(
+            "rollout.max_prompt_tokens = {prompt} and rollout.max_new_tokens = {new} are together {source}: lower one of them"
+        ));
+    }
+    let lengths = demonstrations
+        .unwrap_or_default()
+        .iter()
+        .map(Trajectory::len);
+    let long: Vec<usize> = lengths.filter(|&tokens| tokens > longest).collect();
+    if let Some(most) = long.iter().max() {
+        problems.push(anyhow!(
+            "{} demonstrations have up to {most} tokens, {source}: shorten them, or leave them out of data.demonstrations",
+            long.len()
+        ));
+    }
+    problems
 }
 
 /// The checker that a recipe names.

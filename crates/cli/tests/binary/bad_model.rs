@@ -152,3 +152,48 @@ fn documents() {
     tiny.run("score out/model absent.jsonl")
         .refused(2, &["absent.jsonl"]);
 }
+
+#[test]
+fn texts_longer_than_the_model_was_made_for() {
+    let tiny = trained();
+    // Of 64 tokens: one that is just as long, and two that are longer.
+    let ids = |count: usize| format!("{{\"ids\": {:?}}}\n", vec![5; count]);
+    tiny.write("long.jsonl", &[ids(64), ids(65), ids(70)].concat());
+    let parts = [
+        "long.jsonl:2: the document has 65 tokens",
+        "long.jsonl:3: the document has 70 tokens",
+        "max_position_embeddings = 64",
+    ];
+    for words in ["", "--pack 128"] {
+        let done = tiny.run(&format!("score out/model long.jsonl {words}"));
+        assert!(!done.refused(2, &parts).err.contains("long.jsonl:1"));
+    }
+    tiny.write("long.jsonl", &ids(64).repeat(2));
+    tiny.run("score out/model long.jsonl --pack 128").well();
+
+    let parts = [
+        "max_position_embeddings = 64",
+        "out/model/config.json",
+        "--max-new",
+    ];
+    tiny.run("sample out/model --prompt 12 --max-new 63")
+        .refused(2, &parts);
+    tiny.run("sample out/model --prompt 12 --max-new 62").well();
+    tiny.run("sample out/model --prompt 12").well();
+    let prompt = "1".repeat(64);
+    let done = tiny.run(&format!("sample out/model --prompt {prompt}"));
+    done.refused(2, &["64 tokens of prompt", "max_position_embeddings = 64"]);
+
+    let prompt = "1".repeat(61);
+    let demonstration = format!("{{\"prompt\": \"{prompt}\", \"answer\": \"1234\"}}\n");
+    tiny.write("demonstrations.jsonl", &demonstration);
+    let parts = [
+        "rollout.max_prompt_tokens = 61",
+        "rollout.max_new_tokens = 6",
+        "1 demonstrations have up to 66 tokens",
+        "model/config.json",
+    ];
+    let words =
+        "train recipe.toml run.dir=next rollout.max_prompt_tokens=61 packing.row_tokens=128";
+    tiny.run(words).refused(2, &parts);
+}
