@@ -103,6 +103,7 @@ impl Inputs {
 pub(crate) fn checker(recipe: &Recipe) -> ferrotune_rl::Checker {
     match recipe.reward.checker {
         Checker::ExactMatch => ferrotune_rl::Checker::Exact,
+        Checker::LastNumber => ferrotune_rl::Checker::Number,
     }
 }
 
