@@ -181,40 +181,41 @@ fn run_in<T: Number>(call: &mut KernelCall<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The query heads of one key head: `q [G,E]`, keys and values `[S,E]` → `[G,E]`, in one pass with a running maximum.
+/// The query heads of one key head: `q [G,E]`, keys and values `[S,E]` → `[G,E]`.
+///
+/// Weights are divided by their sum and rounded to the element type before they meet the values, as in [`attend`]: what
+/// is decoded must have the log-probs that training finds for it, to the last rounding where possible.
 fn one_group<T: Number>(q: &[T], keys: &[T], values: &[T], e: usize, out: &mut [T]) {
-    let heads = q.len() / e;
+    let slots = keys.len() / e;
     let scale = (e as f32).sqrt().recip();
-    let q: Vec<f32> = q.iter().map(|q| q.wide() * scale).collect();
-    let (mut peak, mut total) = (vec![f32::NEG_INFINITY; heads], vec![0.0_f32; heads]);
-    let mut sum = vec![0.0_f32; heads * e];
-    let (mut key, mut value) = (vec![0.0_f32; e], vec![0.0_f32; e]);
-    for (k, v) in keys.chunks_exact(e).zip(values.chunks_exact(e)) {
-        key.iter_mut().zip(k).for_each(|(wide, k)| *wide = k.wide());
-        value
-            .iter_mut()
-            .zip(v)
-            .for_each(|(wide, v)| *wide = v.wide());
-        for (g, (q, sum)) in q.chunks_exact(e).zip(sum.chunks_exact_mut(e)).enumerate() {
-            let score = dot(q, &key);
-            if score > peak[g] {
-                let shrink = (peak[g] - score).exp();
-                peak[g] = score;
-                total[g] *= shrink;
-                sum.iter_mut().for_each(|s| *s *= shrink);
-            }
-            let weight = (score - peak[g]).exp();
-            total[g] += weight;
-            sum.iter_mut()
-                .zip(&value)
-                .for_each(|(s, v)| *s += weight * v);
+    let q: Vec<f32> = q.iter().map(|q| q.wide()).collect();
+    let mut weights = vec![0.0_f32; q.len() / e * slots];
+    let mut wide = vec![0.0_f32; e];
+    for (slot, key) in keys.chunks_exact(e).enumerate() {
+        wide.iter_mut().zip(key).for_each(|(w, k)| *w = k.wide());
+        for (q, weights) in q.chunks_exact(e).zip(weights.chunks_exact_mut(slots)) {
+            weights[slot] = dot(q, &wide) * scale;
         }
     }
-    for ((out, sum), total) in out.chunks_exact_mut(e).zip(sum.chunks_exact(e)).zip(&total) {
-        out.iter_mut()
-            .zip(sum)
-            .for_each(|(out, s)| *out = T::narrow(s / total));
+    for weights in weights.chunks_exact_mut(slots) {
+        let peak = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        weights.iter_mut().for_each(|w| *w = (*w - peak).exp());
+        let total: f32 = weights.iter().sum();
+        weights
+            .iter_mut()
+            .for_each(|w| *w = T::narrow(*w / total).wide());
     }
+    let mut sum = vec![0.0_f32; q.len()];
+    for (slot, value) in values.chunks_exact(e).enumerate() {
+        wide.iter_mut().zip(value).for_each(|(w, v)| *w = v.wide());
+        for (sum, weights) in sum.chunks_exact_mut(e).zip(weights.chunks_exact(slots)) {
+            let weight = weights[slot];
+            sum.iter_mut().zip(&wide).for_each(|(s, v)| *s += weight * v);
+        }
+    }
+    out.iter_mut()
+        .zip(&sum)
+        .for_each(|(out, s)| *out = T::narrow(*s));
 }
 
 /// Sums of eight lanes, so that the compiler may use vector registers.
