@@ -59,8 +59,17 @@ pub(crate) struct SampleArgs {
     /// A Hugging Face model folder.
     pub(crate) model: PathBuf,
     /// What to continue.
+    #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
+    pub(crate) prompt: Option<String>,
+    /// Continue many, one JSON object a line: {"prompt": "..."}, or {"messages": [{"role": ..., "content": ...}, ...]}
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with = "prompt")]
+    pub(crate) prompts: Option<PathBuf>,
+    /// A prompt is what a user says: it goes through the model's chat template.
     #[arg(long)]
-    pub(crate) prompt: String,
+    pub(crate) chat: bool,
+    /// Print an object a line: token ids of prompt and answer, log-probs of the model, text, how it ended.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// The longest answer, in tokens; 128, or as many as the model was made for, when left out.
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) max_new: Option<usize>,

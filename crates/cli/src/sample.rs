@@ -1,12 +1,15 @@
-//! `ferrotune sample`: a model continues a prompt.
+//! `ferrotune sample`: a model continues prompts.
+
+mod prompts;
 
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::HostArray;
 use ferrotune_program::{Group, Layout, Leaf};
 use ferrotune_rl::answer_text;
-use ferrotune_rollout::{Request, Sampler, SamplerConfig};
+use ferrotune_rollout::{Completion, Finish, Request, Sampler, SamplerConfig};
 use ferrotune_text::Tokenizer;
+use serde::Serialize;
 
 use crate::args::SampleArgs;
 use crate::device::Device;
@@ -31,14 +34,15 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     }
     let model = ModelConfig::load(&args.model).or_refuse()?;
     let tokenizer = Tokenizer::from_dir(&args.model).or_refuse()?;
-    let prompt = encode(&tokenizer, &args.prompt, model.vocab_size)?;
-    let max_new = longest_answer(args, &model, prompt.len())?;
-    let slots = prompt.len().saturating_add(max_new);
-    let rows = args.n.min(ROWS);
+    let prompts = prompts::read(args, &tokenizer, model.vocab_size)?;
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let max_new = longest_answer(args, &model, longest)?;
+    let slots = longest.saturating_add(max_new);
+    let rows = args.n.saturating_mul(prompts.len()).min(ROWS);
     crate::machine::check_attention(
         &model,
         rows,
-        prompt.len(),
+        longest,
         slots,
         "lower --max-new or --n, or shorten the prompt",
     )?;
@@ -49,8 +53,8 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     let weights = upload(&device, &params)?;
     let inside = |id: &u32| (*id as usize) < model.vocab_size;
     let config = SamplerConfig {
-        batch: args.n.min(ROWS),
-        max_prompt_tokens: prompt.len(),
+        batch: rows,
+        max_prompt_tokens: longest,
         max_new_tokens: max_new,
         tokens_per_dispatch: max_new.min(TOKENS_PER_DISPATCH),
         compute: args.compute_dtype.dtype(),
@@ -61,7 +65,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     let sampler = Sampler::new(&device.client, &device.rules, &model, layout, config)
         .or_fail()?
         .with_tokenizer(tokenizer.clone());
-    let request = |n: u64| Request {
+    let request = |prompt: &Vec<u32>, n: u64| Request {
         prompt: prompt.clone(),
         seed: args.seed.wrapping_add(n),
         temperature: args.temperature,
@@ -72,12 +76,15 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         max_new_tokens: max_new,
         ..Request::default()
     };
-    let requests: Vec<Request> = (0..args.n as u64).map(request).collect();
+    let requests: Vec<Request> = prompts
+        .iter()
+        .flat_map(|prompt| (0..args.n as u64).map(move |n| request(prompt, n)))
+        .collect();
     // In parts, so that the first answers are there before the last are begun.
     for part in requests.chunks(ROWS) {
         let answers = sampler.generate(&weights, part, &mut |_, _| ()).or_fail()?;
-        for answer in &answers {
-            print(answer_text(&tokenizer, answer, &args.stop).or_fail()?)?;
+        for (request, answer) in part.iter().zip(&answers) {
+            show(args, &tokenizer, request, answer)?;
         }
     }
     Ok(())
@@ -100,24 +107,37 @@ fn longest_answer(args: &SampleArgs, model: &ModelConfig, prompt: usize) -> Resu
     )))
 }
 
-/// The tokens of a prompt that must have some, all of them the model's.
-fn encode(tokenizer: &Tokenizer, prompt: &str, vocab_size: usize) -> Result<Vec<u32>, Failure> {
-    let mut ids = tokenizer.encode(prompt, true).or_refuse()?;
-    if ids.is_empty() {
-        ids.extend(tokenizer.bos_id());
+/// One line for a script.
+#[derive(Serialize)]
+struct Answered<'a> {
+    prompt_ids: &'a [u32],
+    ids: &'a [u32],
+    logprobs: &'a [f32],
+    text: &'a str,
+    finish: &'static str,
+}
+
+fn show(
+    args: &SampleArgs,
+    tokenizer: &Tokenizer,
+    request: &Request,
+    answer: &Completion,
+) -> Result<(), Failure> {
+    let text = answer_text(tokenizer, answer, &args.stop).or_fail()?;
+    if !args.json {
+        return print(text);
     }
-    if ids.is_empty() {
-        return Err(Failure::refused(anyhow::anyhow!(
-            "the prompt has no tokens, and the tokenizer has none that begins a text: give a --prompt that is not empty"
-        )));
-    }
-    match ids.iter().find(|&&id| id as usize >= vocab_size) {
-        None => Ok(ids),
-        Some(id) => Err(Failure::refused(anyhow::anyhow!(
-            "the prompt has token id {id}, outside of the model's vocabulary of {vocab_size}: \
-             put the tokenizer that belongs to the model into its folder"
-        ))),
-    }
+    let line = Answered {
+        prompt_ids: &request.prompt,
+        ids: &answer.tokens,
+        logprobs: &answer.raw_logprobs,
+        text: &text,
+        finish: match answer.finish {
+            Finish::StopToken | Finish::StopString(_) => "stop",
+            Finish::Length => "length",
+        },
+    };
+    print(serde_json::to_string(&line).or_fail()?)
 }
 
 fn upload(device: &Device, params: &[(ParamSpec, HostArray)]) -> Result<Group, Failure> {

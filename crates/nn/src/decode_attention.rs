@@ -201,43 +201,45 @@ fn runs(first: usize, last: usize, slots: usize) -> [Range<usize>; 2] {
     }
 }
 
-/// The query heads of one key head: `q [G,E]`, runs of keys and values `[S,E]` → `[G,E]`, in one pass with a running maximum.
+/// The query heads of one key head: `q [G,E]`, runs of keys and values `[S,E]` → `[G,E]`.
+///
+/// Weights are divided by their sum and rounded to the element type before they meet the values, as in [`attend`]: what
+/// is decoded must have the log-probs that training finds for it, to the last rounding where possible.
 fn one_group<T: Number>(q: &[T], parts: [(&[T], &[T]); 2], e: usize, out: &mut [T]) {
-    let heads = q.len() / e;
+    let slots = parts.iter().map(|(keys, _)| keys.len() / e).sum();
     let scale = (e as f32).sqrt().recip();
-    let q: Vec<f32> = q.iter().map(|q| q.wide() * scale).collect();
-    let (mut peak, mut total) = (vec![f32::NEG_INFINITY; heads], vec![0.0_f32; heads]);
-    let mut sum = vec![0.0_f32; heads * e];
-    let (mut key, mut value) = (vec![0.0_f32; e], vec![0.0_f32; e]);
-    let pairs = parts
-        .iter()
-        .flat_map(|(keys, values)| keys.chunks_exact(e).zip(values.chunks_exact(e)));
-    for (k, v) in pairs {
-        key.iter_mut().zip(k).for_each(|(wide, k)| *wide = k.wide());
-        value
+    let q: Vec<f32> = q.iter().map(|q| q.wide()).collect();
+    let mut weights = vec![0.0_f32; q.len() / e * slots];
+    let mut wide = vec![0.0_f32; e];
+    let keys = parts.iter().flat_map(|(keys, _)| keys.chunks_exact(e));
+    for (slot, key) in keys.enumerate() {
+        wide.iter_mut().zip(key).for_each(|(w, k)| *w = k.wide());
+        for (q, weights) in q.chunks_exact(e).zip(weights.chunks_exact_mut(slots)) {
+            weights[slot] = dot(q, &wide) * scale;
+        }
+    }
+    for weights in weights.chunks_exact_mut(slots) {
+        let peak = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        weights.iter_mut().for_each(|w| *w = (*w - peak).exp());
+        let total: f32 = weights.iter().sum();
+        weights
             .iter_mut()
-            .zip(v)
-            .for_each(|(wide, v)| *wide = v.wide());
-        for (g, (q, sum)) in q.chunks_exact(e).zip(sum.chunks_exact_mut(e)).enumerate() {
-            let score = dot(q, &key);
-            if score > peak[g] {
-                let shrink = (peak[g] - score).exp();
-                peak[g] = score;
-                total[g] *= shrink;
-                sum.iter_mut().for_each(|s| *s *= shrink);
-            }
-            let weight = (score - peak[g]).exp();
-            total[g] += weight;
+            .for_each(|w| *w = T::narrow(*w / total).wide());
+    }
+    let mut sum = vec![0.0_f32; q.len()];
+    let values = parts.iter().flat_map(|(_, values)| values.chunks_exact(e));
+    for (slot, value) in values.enumerate() {
+        wide.iter_mut().zip(value).for_each(|(w, v)| *w = v.wide());
+        for (sum, weights) in sum.chunks_exact_mut(e).zip(weights.chunks_exact(slots)) {
+            let weight = weights[slot];
             sum.iter_mut()
-                .zip(&value)
+                .zip(&wide)
                 .for_each(|(s, v)| *s += weight * v);
         }
     }
-    for ((out, sum), total) in out.chunks_exact_mut(e).zip(sum.chunks_exact(e)).zip(&total) {
-        out.iter_mut()
-            .zip(sum)
-            .for_each(|(out, s)| *out = T::narrow(s / total));
-    }
+    out.iter_mut()
+        .zip(&sum)
+        .for_each(|(out, s)| *out = T::narrow(*s));
 }
 
 /// Sums of eight lanes, so that the compiler may use vector registers.

@@ -164,5 +164,7 @@ choice! {
     Checker {
         /// 1 if the answer, trimmed of white space, equals the expected one; else 0.
         ExactMatch = "exact_match",
+        /// 1 if the last number in the answer is the last number in the expected one (`1,000.0` is 1000); else 0.
+        LastNumber = "last_number",
     }
 }

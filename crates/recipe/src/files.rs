@@ -20,11 +20,12 @@ pub(crate) fn check(recipe: &Recipe, judge: &mut Judge<'_>) {
             refuse(judge, key, data_file(path));
         }
     }
-    refuse(
-        judge,
-        "model.path",
-        model_folder(&recipe.model.path, recipe.model.init),
-    );
+    let folder = model_folder(&recipe.model.path, recipe.model.init);
+    let folder = folder.map_err(|(what, cure)| match &recipe.model.made_by {
+        Some(command) => (what, Some(format!("run `{command}` first"))),
+        None => (what, cure),
+    });
+    refuse(judge, "model.path", folder);
     if let Some(path) = &recipe.model.adapter {
         refuse(judge, "model.adapter", adapter_folder(path));
     }

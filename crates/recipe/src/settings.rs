@@ -62,6 +62,8 @@ settings! {
     Model at "model." {
         /// A Hugging Face folder: config.json, tokenizer.json and, unless `init = "random"`, safetensors.
         path: PathBuf = required();
+        /// The command that makes the folder, for those who lack it: it is told to them, and never run.
+        made_by: Option<String> = unset();
         /// Where the first weights come from.
         init: ModelInit = preset(ModelInit::Pretrained);
         /// Parameters that do not learn: paths, in which `*` stands for any characters (`"*/router"`). They have no gradient and
@@ -250,7 +252,7 @@ settings! {
 }
 
 settings! {
-    /// Greedy answers to the held-out problems: always after the warm-up and at the end.
+    /// Greedy answers to the held-out problems: always when the reinforcement begins and at the end.
     Eval at "eval." {
         /// Also after every so many steps of reinforcement; 0 for never.
         every_steps: usize = preset(0).within(count(0));

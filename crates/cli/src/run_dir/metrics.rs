@@ -14,6 +14,8 @@
 //! | `num_tokens`, `step_time` | seen so far, prompts included; seconds without evaluation |
 //! | `eval/pass@1` | greedy, held-out, after the step |
 //!
+//! A run without a warm-up begins with a line of step 0 that has only `eval/pass@1`: what it starts from.
+//!
 //! What is not defined for a step, such as a mean over nothing, is `null`.
 
 use ferrotune_rl::Phase;

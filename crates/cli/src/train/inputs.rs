@@ -149,6 +149,7 @@ fn too_long(
 pub(crate) fn checker(recipe: &Recipe) -> ferrotune_rl::Checker {
     match recipe.reward.checker {
         Checker::ExactMatch => ferrotune_rl::Checker::Exact,
+        Checker::LastNumber => ferrotune_rl::Checker::Number,
     }
 }
 

@@ -50,6 +50,8 @@ struct Run {
     /// The number type of the weights that the run began with, if they are of one.
     stored: Option<DType>,
     watch: Watch,
+    /// Whether there are metrics of an earlier process, so that those of step 0 are not written twice.
+    begun: bool,
     /// What to type to go on with it.
     command: String,
 }
@@ -80,6 +82,7 @@ impl Run {
             trainer,
             stored,
             watch,
+            begun: false,
             command: resume_command(args),
         };
         run.go_on_from(earlier.as_deref())?;
@@ -98,7 +101,9 @@ impl Run {
                 .map_err(|error| resume::failed_restore(error, path))?;
         }
         let done = self.trainer.completed();
-        let recorded = self.run_dir.rewind(done).map_err(of_run_dir)?.unwrap_or(0);
+        let recorded = self.run_dir.rewind(done).map_err(of_run_dir)?;
+        self.begun = recorded.is_some();
+        let recorded = recorded.unwrap_or(0);
         if recorded < done {
             return Err(Failure::failed(anyhow::anyhow!(
                 "the checkpoint is of step {done}, but {} ends with step {recorded}: restore that file, or start a new run",
@@ -131,7 +136,27 @@ impl Run {
         Ok(())
     }
 
+    /// Measures what the run begins with, so that there is something to compare the end with.
+    fn measure_beginning(&mut self) -> Result<(), Failure> {
+        let plan = self.trainer.plan();
+        if self.begun || self.trainer.completed() > 0 || !plan.evaluates_after(0) {
+            return Ok(());
+        }
+        let watch = &self.watch;
+        let value = self
+            .trainer
+            .evaluate(&mut |activity| watch.activity(0, activity))
+            .or_fail()?;
+        let mut line = StepMetrics::new(0, plan.phase(1));
+        line.set("eval/pass@1", value);
+        self.run_dir.record_metrics(&line).map_err(of_run_dir)?;
+        self.watch
+            .say(&format!("before step 1  held-out pass@1 {value:.3}"));
+        Ok(())
+    }
+
     fn steps(&mut self, interrupt: &Interrupt) -> Result<(), Failure> {
+        self.measure_beginning()?;
         while !self.trainer.is_done() {
             if interrupt.requested() {
                 return self.stop();

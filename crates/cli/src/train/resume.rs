@@ -13,10 +13,11 @@ use crate::terminal::say;
 
 /// Settings that may change without changing what the steps of the run compute: names and places (the data itself is
 /// compared by its hash), how long the run is, and how often it is measured and saved.
-const FREE: [&str; 9] = [
+const FREE: [&str; 10] = [
     "run.name",
     "run.dir",
     "model.path",
+    "model.made_by",
     "data.train",
     "data.heldout",
     "data.demonstrations",
