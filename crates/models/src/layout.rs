@@ -134,6 +134,15 @@ impl ModelConfig {
     }
 }
 
+/// Whether layers read a parameter in f32 whatever the compute type: norms, biases and other vectors, routers, taps of a
+/// convolution. The others meet activations in products, and are converted to the compute type first.
+///
+/// `rank` counts the dimension of the layers, which every path with a `/` has.
+pub fn is_read_in_f32(path: &str, rank: usize) -> bool {
+    let matrix = rank > 1 + usize::from(path.contains('/'));
+    !matrix || path.ends_with("/router") || path.ends_with("/taps")
+}
+
 /// Values of a parameter; saturating, since the sizes come from a file that may say anything.
 fn values(spec: &ParamSpec) -> u64 {
     let sizes = spec.dims.iter();

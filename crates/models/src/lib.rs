@@ -43,3 +43,4 @@ pub use files::{
     survey,
 };
 pub use init::{init_adapter, init_params};
+pub use layout::is_read_in_f32;

@@ -1,7 +1,7 @@
 //! What a sampler is compiled for.
 
 use ferrotune_graph::DType;
-use ferrotune_models::ModelConfig;
+use ferrotune_models::{ModelConfig, is_read_in_f32};
 
 use crate::error::{Error, Result};
 
@@ -51,13 +51,12 @@ impl SamplerConfig {
         (ADMISSION_TOKENS / self.prompt_width()).min(quarter).max(1)
     }
 
-    /// Element type in which the layers read a parameter: matrices in the compute type, norms as they are.
+    /// Element type in which the layers read a parameter.
     pub(crate) fn ready_dtype(&self, name: &str, rank: usize) -> DType {
-        let dims_per_layer = rank - usize::from(name.starts_with("layers/"));
-        if dims_per_layer > 1 {
-            self.compute
-        } else {
+        if is_read_in_f32(name, rank) {
             DType::F32
+        } else {
+            self.compute
         }
     }
 

@@ -5,6 +5,16 @@ use ferrotune_rollout::{Completion, Finish, Request, SamplerConfig};
 
 use crate::setup::{Fixture, config, log_softmax, narrow, request, request_of_any_length};
 
+const FAMILIES: [&str; 7] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+];
+
 /// For each token of each answer: the log-probs (f64) of the whole vocabulary, raw and at the temperature.
 fn full_pass(
     fixture: &Fixture,
@@ -65,7 +75,7 @@ fn greedy_decoding_is_the_argmax_of_a_full_pass() {
 
 #[test]
 fn logprobs_of_long_samples_equal_those_of_a_full_pass() {
-    for family in ["llama", "qwen3"] {
+    for family in FAMILIES {
         let fixture = Fixture::load(family);
         let config = SamplerConfig {
             max_new_tokens: 64,
@@ -99,7 +109,7 @@ fn logprobs_of_long_samples_equal_those_of_a_full_pass() {
 
 #[test]
 fn logprobs_equal_those_of_a_full_pass_whenever_a_row_begins() {
-    for family in ["llama", "qwen3"] {
+    for family in ["llama", "qwen3_next"] {
         let fixture = Fixture::load(family);
         let requests: Vec<Request> = (0..40).map(|i| request_of_any_length(i, 0.9)).collect();
         let answers = fixture.answers(&fixture.sampler(narrow()), &requests);
