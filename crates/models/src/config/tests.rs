@@ -105,6 +105,11 @@ fn fills_in_what_transformers_would() {
     // A null is not the same as absent: there the head size and count follow from the others.
     let nulls = edited("qwen3", json!({})).replace("\"head_dim\":16", "\"head_dim\":null");
     assert_eq!(ModelConfig::parse(&nulls, "").unwrap().head_dim, 16);
+    let nulls = nulls.replace("value_heads\":2", "value_heads\":null");
+    assert_eq!(
+        ModelConfig::parse(&nulls, "").unwrap().num_key_value_heads,
+        4
+    );
 }
 
 #[test]
