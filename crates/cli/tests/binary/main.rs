@@ -6,5 +6,6 @@ mod commands;
 mod pack;
 mod resume;
 mod score;
+mod smollm2;
 mod tiny;
 mod train;
