@@ -210,7 +210,9 @@ fn one_group<T: Number>(q: &[T], keys: &[T], values: &[T], e: usize, out: &mut [
         wide.iter_mut().zip(value).for_each(|(w, v)| *w = v.wide());
         for (sum, weights) in sum.chunks_exact_mut(e).zip(weights.chunks_exact(slots)) {
             let weight = weights[slot];
-            sum.iter_mut().zip(&wide).for_each(|(s, v)| *s += weight * v);
+            sum.iter_mut()
+                .zip(&wide)
+                .for_each(|(s, v)| *s += weight * v);
         }
     }
     out.iter_mut()

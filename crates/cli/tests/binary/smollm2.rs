@@ -42,7 +42,10 @@ fn assert_near(found: &[f64], expected: &[f64], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
         // Both are sums in f32 through 30 layers, and the file has five decimals.
-        assert!((a - b).abs() <= 1e-4, "{what}, token {i}: {a} instead of {b}");
+        assert!(
+            (a - b).abs() <= 1e-4,
+            "{what}, token {i}: {a} instead of {b}"
+        );
     }
 }
 
@@ -65,7 +68,11 @@ fn greedy_answers_and_scores_are_those_of_transformers() {
         assert_eq!(found["prompt_ids"], expected["prompt_ids"], "{what}");
         assert_eq!(found["ids"], expected["answer_ids"], "{what}");
         let ended = numbers(&found["ids"]).last() == Some(&2.0);
-        assert_eq!(found["finish"], if ended { "stop" } else { "length" }, "{what}");
+        assert_eq!(
+            found["finish"],
+            if ended { "stop" } else { "length" },
+            "{what}"
+        );
         let wanted = numbers(&expected["answer_logprobs"]);
         assert_near(&numbers(&found["logprobs"]), &wanted, &what);
         let ids = [numbers(&found["prompt_ids"]), numbers(&found["ids"])].concat();
@@ -74,9 +81,7 @@ fn greedy_answers_and_scores_are_those_of_transformers() {
     }
 
     tiny.write("documents.jsonl", &documents);
-    let scored = run(tiny
-        .command("score documents.jsonl --pack 512")
-        .arg(&model));
+    let scored = run(tiny.command("score documents.jsonl --pack 512").arg(&model));
     for (scored, expected) in objects(&scored).iter().zip(&expected) {
         let wanted = numbers(&expected["answer_logprobs"]);
         let scored = numbers(&scored["logprobs"]);
