@@ -7,5 +7,6 @@ mod inspect;
 mod pack;
 mod resume;
 mod score;
+mod smollm2;
 mod tiny;
 mod train;
