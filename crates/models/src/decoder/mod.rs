@@ -186,7 +186,7 @@ impl Decoder<'_> {
     }
 
     /// One more token per row, written to slot `slot` of the ring; each row reads the slots from `first` to that one, past
-    /// the end of the ring and on from its beginning where `first` is greater.
+    /// the end of the ring and on from its beginning where `first` is greater. `layers` are those of [`Decoder::layers`].
     ///
     /// # Shapes
     /// `tokens` and `positions` s32 `[B,1]`, `slot` s32 scalar, `first` s32 `[B]` → hidden `[B,1,D]` and the cache with
@@ -194,6 +194,7 @@ impl Decoder<'_> {
     #[track_caller]
     pub fn decode(
         &self,
+        layers: &[Params],
         tokens: &Tensor,
         positions: &Tensor,
         slot: &Tensor,
@@ -203,7 +204,7 @@ impl Decoder<'_> {
         let g = self.graph();
         let x = g.scope("embed", || self.embed(tokens));
         let rotation = self.rotation(positions);
-        let (x, tensors) = self.run_cache(x, &rotation, slot, first, cache);
+        let (x, tensors) = self.run_cache(layers, x, &rotation, (slot, first), cache);
         (self.finish(&x), Cache { tensors })
     }
 

@@ -1,6 +1,6 @@
 //! The walk over the stacks: one scan each, whose body is the stack's block.
 
-use ferrotune_graph::{Policy, Residual, Tensor};
+use ferrotune_graph::{DType, Policy, Residual, Tensor};
 use ferrotune_nn::{Params, Rotation};
 
 use super::{Cache, Decoder, Reach};
@@ -121,55 +121,61 @@ impl Decoder<'_> {
         (vec![x], [held, routed].concat())
     }
 
+    /// Each layer's own parameters, in the order of the layers, cut out of the stacked ones.
+    ///
+    /// A loop of [`Decoder::decode`] reads what is cut before it where it is. Cut inside, as a scan does, every layer would be
+    /// copied at every step, and the copies would take as long as the products of a few rows.
+    pub fn layers(&self) -> Vec<Params> {
+        let mut layers = Vec::new();
+        for stack in self.config.stacks() {
+            let stacked = Stacked::of(self.params, &stack);
+            for repeat in 0..stack.repeats {
+                let cut = |all: &Tensor| {
+                    let own = all.slice(0, repeat, repeat + 1);
+                    own.reshape(&all.dims()[1..])
+                };
+                let own: Vec<Tensor> = stacked.tensors.iter().map(cut).collect();
+                layers.extend(stacked.places(&own, self.params.adapter_scale()));
+            }
+        }
+        layers
+    }
+
     /// All layers over one more token of each row: `x` and the cache with it.
     pub(super) fn run_cache(
         &self,
+        layers: &[Params],
         mut x: Tensor,
         rotation: &Rotation,
-        slot: &Tensor,
-        first: &Tensor,
+        (slot, first): (&Tensor, &Tensor),
         cache: &Cache,
     ) -> (Tensor, Vec<Tensor>) {
         let g = self.graph();
-        let mut held = &cache.tensors[..];
-        let mut new = Vec::new();
+        let mut held = cache.tensors.clone();
+        let mut layers = layers.iter();
+        let mut begin = 0;
         for stack in self.config.stacks() {
-            let stacked = Stacked::of(self.params, &stack);
-            let (mine, others) = held.split_at(2 * stack.block.len());
-            held = others;
-            let carry = [&[x.clone()], mine].concat();
-            let (mut carry, _) = g.scope(stack.name, || {
-                g.scan(
-                    Policy::recompute(),
-                    carry,
-                    stacked.tensors.clone(),
-                    stack.repeats,
-                    |repeat, carry, slices| {
-                        let places = stacked.places(slices, self.params.adapter_scale());
-                        let mut x = carry[0].clone();
-                        let mut kept = Vec::new();
-                        let of_places = carry[1..].chunks_exact(2);
-                        for ((kind, params), held) in stack.block.iter().zip(&places).zip(of_places)
-                        {
-                            let reach = Reach::Cache {
-                                rotation,
-                                held: held.to_vec(),
-                                repeat,
-                                slot,
-                                first,
-                            };
-                            let out = self.layer(*kind, params, &x, &reach, None);
-                            x = out.x;
-                            kept.extend(out.held);
-                        }
-                        ([vec![x], kept].concat(), vec![])
-                    },
-                )
-            });
-            x = carry.remove(0);
-            new.extend(carry);
+            for repeat in 0..stack.repeats {
+                let repeat = g.scalar(repeat as f64, DType::S32);
+                for (place, kind) in stack.block.iter().enumerate() {
+                    let mine = begin + 2 * place;
+                    let reach = Reach::Cache {
+                        rotation,
+                        held: held[mine..mine + 2].to_vec(),
+                        repeat: &repeat,
+                        slot,
+                        first,
+                    };
+                    let params = layers.next().expect("there are parameters of every layer");
+                    let scope = stack.prefix(place);
+                    let out = g.scope(&scope, || self.layer(*kind, params, &x, &reach, None));
+                    x = out.x;
+                    held.splice(mine..mine + 2, out.held);
+                }
+            }
+            begin += 2 * stack.block.len();
         }
-        (x, new)
+        (x, held)
     }
 }
 

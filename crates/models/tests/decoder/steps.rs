@@ -40,6 +40,7 @@ fn both_ways(decoder: &Decoder<'_>, g: &Graph, tokens: &Tensor, split: usize) ->
     };
     let cache: Vec<Tensor> = cache.tensors.iter().zip(&entries).map(room).collect();
     let first = g.constant(ints(&[2], &FIRST.map(|n| n as i32)));
+    let layers = decoder.layers();
     let rest = tokens.slice(1, split, TOKENS).transpose(&[1, 0]);
     let (_, hidden) = g.scan(
         Policy::recompute(),
@@ -52,7 +53,8 @@ fn both_ways(decoder: &Decoder<'_>, g: &Graph, tokens: &Tensor, split: usize) ->
             let cache = Cache {
                 tensors: cache.to_vec(),
             };
-            let (hidden, cache) = decoder.decode(&token[0], &position, &slot, &first, &cache);
+            let (hidden, cache) =
+                decoder.decode(&layers, &token[0], &position, &slot, &first, &cache);
             (cache.tensors, vec![hidden])
         },
     );
