@@ -114,7 +114,9 @@ fn measure(
     // The first run, which does not count, has the memory made.
     for run in 0..=args.runs {
         let begun = Instant::now();
-        sampler.generate(weights, &requests, &mut |_, _| ()).or_fail()?;
+        sampler
+            .generate(weights, &requests, &mut |_, _| ())
+            .or_fail()?;
         if run > 0 {
             times.push(begun.elapsed());
         }
