@@ -130,8 +130,24 @@ impl Decoder<'_> {
         (self.finish(&carry[0]), kept)
     }
 
+    /// Each layer's own parameters, cut out of the stacked ones.
+    ///
+    /// A loop of [`Decoder::decode`] reads what is cut before it where it is. Cut inside, as a scan does, every layer would be
+    /// copied at every step, and the copies would take as long as the products of a few rows.
+    pub fn layers(&self) -> Vec<Params> {
+        let stacked = self.params.under("layers").entries();
+        let cut = |layer: usize| {
+            let own = stacked.iter().map(|(name, all)| {
+                let own = all.slice(0, layer, layer + 1).reshape(&all.dims()[1..]);
+                (name.clone(), own)
+            });
+            Params::new(own.collect::<Vec<_>>())
+        };
+        (0..self.config.num_hidden_layers).map(cut).collect()
+    }
+
     /// One more token per row, written to slot `slot` of the ring; each row reads the slots from `first` to that one, past
-    /// the end of the ring and on from its beginning where `first` is greater.
+    /// the end of the ring and on from its beginning where `first` is greater. `layers` are those of [`Decoder::layers`].
     ///
     /// # Shapes
     /// `tokens` and `positions` s32 `[B,1]`, `slot` s32 scalar, `first` s32 `[B]` → hidden `[B,1,D]` and the cache with
@@ -139,6 +155,7 @@ impl Decoder<'_> {
     #[track_caller]
     pub fn decode(
         &self,
+        layers: &[Params],
         tokens: &Tensor,
         positions: &Tensor,
         slot: &Tensor,
@@ -146,42 +163,31 @@ impl Decoder<'_> {
         cache: &Cache,
     ) -> (Tensor, Cache) {
         let g = self.graph();
-        let x = g.scope("embed", || self.embed(tokens));
+        let mut x = g.scope("embed", || self.embed(tokens));
         let rotation = Rotation::new(positions, self.config.head_dim, self.config.rope_theta);
-        let (names, layers) = self.stacked_layers();
-        let carry: Vec<Tensor> = std::iter::once(x).chain(cache.tensors.clone()).collect();
-        let count = self.config.num_hidden_layers;
-        let (mut carry, _) = g.scope("layers", || {
-            g.scan(
-                Policy::recompute(),
-                carry,
-                layers,
-                count,
-                |index, carry, slices| {
-                    let params = Params::new(names.iter().cloned().zip(slices.iter().cloned()));
-                    let zero = g.scalar(0.0, DType::S32);
-                    let store = |whole: &Tensor, new: &Tensor| {
-                        let new = new.transpose(&[0, 2, 1, 3]).expand(0);
-                        whole.dynamic_update_slice(&new, &[index, &zero, &zero, slot, &zero])
+        let zero = g.scalar(0.0, DType::S32);
+        let mut tensors = cache.tensors.clone();
+        for (index, params) in layers.iter().enumerate() {
+            let index = g.scalar(index as f64, DType::S32);
+            let store = |whole: &Tensor, new: &Tensor| {
+                let new = new.transpose(&[0, 2, 1, 3]).expand(0);
+                whole.dynamic_update_slice(&new, &[&index, &zero, &zero, slot, &zero])
+            };
+            x = g.scope("layers", || {
+                self.layer(params, &x, &rotation, |q, k, v| {
+                    let view = CacheView {
+                        keys: store(&tensors[0], k),
+                        values: store(&tensors[1], v),
+                        layer: index.clone(),
+                        first: first.clone(),
+                        last: slot.clone(),
                     };
-                    let mut cache = Vec::new();
-                    let x = self.layer(&params, &carry[0], &rotation, |q, k, v| {
-                        let view = CacheView {
-                            keys: store(&carry[1], k),
-                            values: store(&carry[2], v),
-                            layer: index.clone(),
-                            first: first.clone(),
-                            last: slot.clone(),
-                        };
-                        cache = vec![view.keys.clone(), view.values.clone()];
-                        attend_cache(q, &view)
-                    });
-                    (std::iter::once(x).chain(cache).collect(), vec![])
-                },
-            )
-        });
-        let tensors = carry.split_off(1);
-        (self.finish(&carry[0]), Cache { tensors })
+                    tensors = vec![view.keys.clone(), view.values.clone()];
+                    attend_cache(q, &view)
+                })
+            });
+        }
+        (self.finish(&x), Cache { tensors })
     }
 
     /// Logits, f32: hidden states `[…,D]` → `[…,V]`.
