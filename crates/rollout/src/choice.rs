@@ -38,16 +38,18 @@ impl Draw {
     pub(crate) fn choose(&self, logits_bv: &Tensor, index: &Tensor) -> Choice {
         let g = logits_bv.graph();
         let scaled = logits_bv * self.inverse_temperature.expand(1);
-        let kept = self.filters.apply(&scaled);
+        let least = self.filters.least(&scaled);
+        let dropped = scaled.scalar_like(f64::NEG_INFINITY);
+        let keep = || scaled.ge(&least.expand(1)).select(&scaled, &dropped);
         let draws = self.greedy.not().any(&[0]);
         let token = g.cond(
             &draws,
             || {
                 // Alone in its loop the noise is vectorised; fused into the search for the largest it would not be.
                 let noise = g.barrier(&[&self.noise(logits_bv.dim(1), index)]).remove(0);
-                vec![(&kept + noise).argmax(1)]
+                vec![(keep() + noise).argmax(1)]
             },
-            || vec![kept.argmax(1)],
+            || vec![scaled.argmax(1)],
         );
         let token = token[0].clone();
         let raw_logprob = log_prob(logits_bv, &token);
@@ -56,7 +58,7 @@ impl Draw {
         let plain = self.inverse_temperature.eq(&one).and(&self.filters.off());
         let others = g.cond(
             &plain.not().any(&[0]),
-            || vec![log_prob(&kept, &token)],
+            || vec![log_prob(&keep(), &token)],
             || vec![raw_logprob.clone()],
         );
         Choice {

@@ -26,46 +26,45 @@ impl Filters {
             .and(&all(&self.min_p))
     }
 
-    /// Logits f32 `[B,V]`, with −∞ for the entries that may not be drawn.
+    /// The least logit that each row keeps, f32 `[B]`, from logits f32 `[B,V]`; −∞ for all.
     ///
     /// # Source
     /// Fan, Lewis and Dauphin, "Hierarchical neural story generation" (2018), §5.4; Holtzman et al., "The curious case of
     /// neural text degeneration" (2019), §3.1; Nguyen et al., "Turning up the heat: min-p sampling" (2024), §3.
-    pub(crate) fn apply(&self, logits_bv: &Tensor) -> Tensor {
-        let few = self.where_used(&self.top_k, logits_bv, |z| {
-            let keys = ordered(z);
+    pub(crate) fn least(&self, logits_bv: &Tensor) -> Tensor {
+        let z = logits_bv;
+        let all = self.min_p.scalar_like(f64::NEG_INFINITY);
+        let all = all.broadcast_to(&self.min_p.dims());
+        let few = self.where_used(&[&self.top_k], &all, || {
             let counts = z.ones_like();
-            let least = threshold(&keys, &counts, &self.top_k);
-            drop_unless(z, &keys.ge(&least.expand(1)))
+            threshold(&ordered(z), &counts, &self.top_k)
         });
-        let likely = self.where_used(&self.top_p, &few, |z| {
-            let keys = ordered(z);
-            let masses = (z - z.max_keep(&[1])).exp();
-            let wanted = &self.top_p * masses.sum(&[1]);
-            let least = threshold(&keys, &masses, &wanted);
-            drop_unless(z, &keys.ge(&least.expand(1)))
-        });
-        self.where_used(&self.min_p, &likely, |z| {
-            drop_unless(z, &(z - z.max_keep(&[1])).ge(&self.min_p.expand(1)))
+        self.where_used(&[&self.top_p, &self.min_p], &few, || {
+            let peak = z.max_keep(&[1]);
+            let masses = (z - &peak).exp();
+            let masses = z.ge(&few.expand(1)).select(&masses, &masses.zeros_like());
+            let likely = self.where_used(&[&self.top_p], &all, || {
+                let wanted = &self.top_p * masses.sum(&[1]);
+                threshold(&ordered(z), &masses, &wanted)
+            });
+            let near = peak.reshape(&self.min_p.dims()) + &self.min_p;
+            few.maximum(&likely).maximum(&near)
         })
     }
 
-    /// `filter(z)` if any row has a finite `setting`.
+    /// `threshold()` if any row has a finite setting, else what there is.
     fn where_used(
         &self,
-        setting: &Tensor,
-        z: &Tensor,
-        filter: impl FnOnce(&Tensor) -> Tensor,
+        settings: &[&Tensor],
+        otherwise: &Tensor,
+        threshold: impl FnOnce() -> Tensor,
     ) -> Tensor {
-        let used = setting.is_finite().any(&[0]);
-        let g = z.graph();
-        g.cond(&used, || vec![filter(z)], || vec![z.clone()])
+        let used = settings.iter().map(|it| it.is_finite().any(&[0]));
+        let used = used.reduce(|a, b| a.or(&b)).expect("there is a setting");
+        let g = otherwise.graph();
+        g.cond(&used, || vec![threshold()], || vec![otherwise.clone()])
             .remove(0)
     }
-}
-
-fn drop_unless(z: &Tensor, keep: &Tensor) -> Tensor {
-    keep.select(z, &z.scalar_like(f64::NEG_INFINITY))
 }
 
 /// Keys u32 in the order of the numbers f32: all bits of negative numbers are turned, of others the sign.
@@ -76,10 +75,21 @@ fn ordered(z: &Tensor) -> Tensor {
     negative.select(&bits.not(), &bits.or(&sign))
 }
 
-/// For each row the greatest key at or above which at least `wanted` of the weights lie; 0 if there is none.
+/// The numbers behind keys; −∞ for the key 0, which no number has.
+fn number(key: &Tensor) -> Tensor {
+    let sign = key.scalar_like(f64::from(1_u32 << 31));
+    let negative = key.lt(&sign);
+    let number = negative
+        .select(&key.not(), &key.xor(&sign))
+        .bitcast(DType::F32);
+    let none = number.scalar_like(f64::NEG_INFINITY);
+    key.eq(&key.scalar_like(0.0)).select(&none, &number)
+}
+
+/// For each row the greatest number at or above which at least `wanted` of the weights lie; −∞ if there is none.
 ///
 /// # Shapes
-/// `keys` u32 `[B,V]`, `weights` f32 `[B,V]`, not negative, `wanted` f32 `[B]` → u32 `[B]`.
+/// `keys` u32 `[B,V]`, `weights` f32 `[B,V]`, not negative, `wanted` f32 `[B]` → f32 `[B]`.
 fn threshold(keys: &Tensor, weights: &Tensor, wanted: &Tensor) -> Tensor {
     let g = keys.graph();
     let none = g.full(0.0, DType::U32, &wanted.dims());
@@ -99,5 +109,5 @@ fn threshold(keys: &Tensor, weights: &Tensor, wanted: &Tensor) -> Tensor {
             vec![bit.shift_right(&bit.scalar_like(1.0)), next]
         },
     );
-    results[1].clone()
+    number(&results[1])
 }

