@@ -20,7 +20,10 @@ pub fn causal_mask(seq: &Sequence) -> Tensor {
 
 /// `softmax(q·kᵀ / √E) · v` over the allowed keys, for groups of query heads that share key and value heads.
 ///
-/// The softmax is f32. A query without an allowed key gets the mean of all values; callers mask it.
+/// Scores and sums are f32. The exponentials are rounded to the element type before they meet the values, and the
+/// quotient is formed last: one rounding less, and a sum of rounded numbers hardly depends on the order of the keys, so
+/// that a document has nearly the same values wherever it lies in a row. A query without an allowed key gets the mean of
+/// all values; callers mask it.
 ///
 /// # Shapes
 /// `q [B,T,H,E]`, `k` and `v` `[B,K,S,E]`, `mask` boolean `[B,T,S]` → `[B,T,H,E]` in the element type of `q`.
@@ -40,9 +43,12 @@ pub fn attend(q_bthe: &Tensor, k_bkse: &Tensor, v_bkse: &Tensor, mask_bts: &Tens
     let mask = mask_bts.reshape(&[b, 1, 1, t, s]);
     let scores = mask.select(&scores, &scores.scalar_like(-1e30));
     let peak = scores.max_keep(&[4]).stop_gradient();
-    let weights = (scores - peak).exp();
-    let total = weights.sum_keep(&[4]);
-    let weights = (weights / total).convert(dtype);
-    let mixed = g.einsum("bkgts,bkse->btkge", &weights, v_bkse, dtype);
+    let weights = (scores - peak).exp().convert(dtype);
+    let total = weights
+        .convert(DType::F32)
+        .sum(&[4])
+        .transpose(&[0, 3, 1, 2]);
+    let mixed = g.einsum("bkgts,bkse->btkge", &weights, v_bkse, DType::F32);
+    let mixed = (mixed / total.expand(4)).convert(dtype);
     mixed.reshape(&[b, t, h, e])
 }

@@ -203,8 +203,8 @@ fn runs(first: usize, last: usize, slots: usize) -> [Range<usize>; 2] {
 
 /// The query heads of one key head: `q [G,E]`, runs of keys and values `[S,E]` → `[G,E]`.
 ///
-/// Weights are divided by their sum and rounded to the element type before they meet the values, as in [`attend`]: what
-/// is decoded must have the log-probs that training finds for it, to the last rounding where possible.
+/// Weights are rounded to the element type before they meet the values, and divided by their sum after, as in [`attend`]:
+/// what is decoded must have the log-probs that training finds for it, so both round in the same places.
 fn one_group<T: Number>(q: &[T], parts: [(&[T], &[T]); 2], e: usize, out: &mut [T]) {
     let slots = parts.iter().map(|(keys, _)| keys.len() / e).sum();
     let scale = (e as f32).sqrt().recip();
@@ -218,13 +218,13 @@ fn one_group<T: Number>(q: &[T], parts: [(&[T], &[T]); 2], e: usize, out: &mut [
             weights[slot] = dot(q, &wide) * scale;
         }
     }
+    let mut totals = Vec::with_capacity(q.len() / e);
     for weights in weights.chunks_exact_mut(slots) {
         let peak = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        weights.iter_mut().for_each(|w| *w = (*w - peak).exp());
-        let total: f32 = weights.iter().sum();
         weights
             .iter_mut()
-            .for_each(|w| *w = T::narrow(*w / total).wide());
+            .for_each(|w| *w = T::narrow((*w - peak).exp()).wide());
+        totals.push(weights.iter().sum::<f32>());
     }
     let mut sum = vec![0.0_f32; q.len()];
     let values = parts.iter().flat_map(|(_, values)| values.chunks_exact(e));
@@ -237,9 +237,11 @@ fn one_group<T: Number>(q: &[T], parts: [(&[T], &[T]); 2], e: usize, out: &mut [
                 .for_each(|(s, v)| *s += weight * v);
         }
     }
-    out.iter_mut()
-        .zip(&sum)
-        .for_each(|(out, s)| *out = T::narrow(*s));
+    for ((out, sum), total) in out.chunks_exact_mut(e).zip(sum.chunks_exact(e)).zip(totals) {
+        out.iter_mut()
+            .zip(sum)
+            .for_each(|(out, s)| *out = T::narrow(s / total));
+    }
 }
 
 /// Sums of eight lanes, so that the compiler may use vector registers.

@@ -26,6 +26,10 @@ struct Override {
 /// XLA's code for the CPU takes a NaN for no number in a maximum or a minimum, unless this is off.
 const CPU_FAST_MIN_MAX: &str = "xla_cpu_enable_fast_min_max";
 
+/// While it is on, XLA leaves out conversions to a narrower type and back. Where it does depends on what it fuses, so two
+/// programs that compute the same would round in different places: a sampler and a trainer must not.
+const EXCESS_PRECISION: &str = "xla_allow_excess_precision";
+
 /// Without it, the TPU's compiler writes a product of groups of rows as one product of all rows with every group, and masks.
 const TPU_RAGGED_DOT: &str = "xla_tpu_enable_ragged_dot_kernel";
 
@@ -103,7 +107,7 @@ pub(crate) fn encode(device_ids: &[i32], platform: Platform, effort: Effort) -> 
         optimization_level: effort.level(),
     };
     let flags = match platform {
-        Platform::Cpu => vec![(CPU_FAST_MIN_MAX, false)],
+        Platform::Cpu => vec![(CPU_FAST_MIN_MAX, false), (EXCESS_PRECISION, false)],
         Platform::Tpu => vec![(TPU_RAGGED_DOT, true)],
         Platform::Gpu => vec![],
     };
