@@ -73,9 +73,9 @@ FAULTS = [
     ("active parameters are all", "layout.rs", "values(spec) / sizes.count as u64 * sizes.top_k as u64", "values(spec)"),
     ("no shared expert", "layout.rs", "if let Some(width) = sizes.shared {", "if let Some(width) = sizes.shared.filter(|w| *w == 0) {"),
     ("head without its prefix", "layout/naming.rs", '("language_model.model.", "language_model.")', '("language_model.model.", "")'),
-    ("prefix forgotten", "layout/naming.rs", '    ("model.language_model.", ""),\n', ""),
+    ("prefix forgotten", "layout/naming.rs", '("model.language_model.", "")', '("model.language.", "")'),
     ("packing by another part's experts", "layout/naming.rs", "name.starts_with(&layers) && name.ends_with", "name.ends_with"),
-    ("other parts are a part of the model", "layout/naming.rs", '    "mtp.",\n', ""),
+    ("other parts are a part of the model", "layout/naming.rs", '    "mtp.",\n', '    "mtps.",\n'),
     ("names that look like other parts", "layout/naming.rs", 'name.starts_with(part))', 'name.contains(part))'),
     # Reading.
     ("rows of a run from the first", "files/element.rs", "let range = rows.start * row_bytes..rows.end * row_bytes;", "let range = (rows.start - rows.start % BAND) * row_bytes..(rows.start - rows.start % BAND + rows.len()) * row_bytes;"),

@@ -42,18 +42,18 @@ fn model(found: &Found) -> Lines {
     ]
 }
 
-pub(super) fn kind_name(kind: LayerKind) -> String {
+fn kind_name(kind: LayerKind) -> String {
     format!("{} + {}", mixer_name(kind.mixer), feed_name(kind.feed))
 }
 
-pub(super) fn mixer_name(mixer: Mixer) -> &'static str {
+fn mixer_name(mixer: Mixer) -> &'static str {
     match mixer {
         Mixer::Attention => "attention",
         Mixer::Delta => "delta rule",
     }
 }
 
-pub(super) fn feed_name(feed: Feed) -> &'static str {
+fn feed_name(feed: Feed) -> &'static str {
     match feed {
         Feed::Dense => "dense",
         Feed::Experts => "experts",

@@ -6,7 +6,7 @@ use super::*;
 fn frequencies_and_amplitudes_are_those_of_transformers() {
     let text = include_str!("../../../../../tests/fixtures/rotary/rotary.json");
     let cases: Vec<Value> = serde_json::from_str(text).unwrap();
-    assert_eq!(cases.len(), 21);
+    assert_eq!(cases.len(), 22);
     for case in cases {
         let name = case["name"].as_str().unwrap();
         let rotary = ModelConfig::parse(&case["config"].to_string(), name)

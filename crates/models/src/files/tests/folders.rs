@@ -123,10 +123,11 @@ fn saving_leaves_no_weights_of_before() {
 
     // Several over others; a file that is not of weights stays, whatever an index says of it.
     let other = Folder::copy_of("qwen3");
-    let index = serde_json::json!({"weight_map": {"x": "old.safetensors", "y": "config.json", "z": "a.safetensors"}});
+    let index = serde_json::json!({"weight_map": {"x": "old.safetensors", "y": "notes.txt", "z": "a.safetensors"}});
     std::fs::write(other.path().join(INDEX), index.to_string()).unwrap();
     std::fs::write(other.path().join("old.safetensors"), "old").unwrap();
     std::fs::write(other.path().join("mine.safetensors"), "not named").unwrap();
+    std::fs::write(other.path().join("notes.txt"), "not of weights").unwrap();
     save(
         other.path(),
         &config(&several),
@@ -143,6 +144,7 @@ fn saving_leaves_no_weights_of_before() {
         "generation_config.json",
         "mine.safetensors",
         INDEX,
+        "notes.txt",
     ];
     assert_eq!(names(other.path()), left.map(str::to_owned).into());
 
