@@ -1,6 +1,5 @@
 //! Top-k, top-p and min-p: what may be drawn, how often, and with which log-probs.
 
-use ferrotune_graph::{HostArray, Mesh};
 use ferrotune_rollout::{Request, SamplerConfig};
 
 use crate::setup::{Fixture, config, log_softmax, request};
@@ -140,14 +139,7 @@ fn a_row_without_filters_does_not_feel_those_of_others() {
 
 #[test]
 fn equal_logits_are_kept_or_dropped_together() {
-    // Without a final norm all logits are 0.
-    let fixture = Fixture::altered(&Mesh::single(), "llama", |spec, values| {
-        if spec.path == "final_norm" {
-            HostArray::from_slice(values.dims(), &vec![0_f32; values.dims()[0]]).unwrap()
-        } else {
-            values
-        }
-    });
+    let fixture = Fixture::flat("llama");
     let sampler = fixture.sampler(config());
     let asked = |top_k, top_p, min_p| Request {
         top_k,

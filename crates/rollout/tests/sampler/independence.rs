@@ -56,6 +56,23 @@ fn equal_requests_have_equal_answers_and_other_seeds_other_ones() {
 }
 
 #[test]
+fn noise_is_that_of_the_seed_and_the_place_in_the_answer() {
+    // Where all tokens are equally likely, the noise alone decides, whatever the prompt.
+    let fixture = Fixture::flat("llama");
+    let requests: Vec<Request> = (0..8)
+        .map(|i| Request {
+            seed: i / 4,
+            ..request(i, 1.0)
+        })
+        .collect();
+    let answers = fixture.answers(&fixture.sampler(config()), &requests);
+    for same in answers.chunks(4) {
+        assert!(same.iter().all(|it| it.tokens == same[0].tokens));
+    }
+    assert_ne!(answers[0].tokens, answers[4].tokens);
+}
+
+#[test]
 fn noise_differs_from_token_to_token() {
     // With the noise of one token for all, a flat distribution would repeat one token.
     let fixture = Fixture::load("llama");

@@ -86,6 +86,17 @@ impl Fixture {
         }
     }
 
+    /// With a final norm of zeros, so that all logits are 0.
+    pub(crate) fn flat(family: &str) -> Self {
+        Self::altered(&Mesh::single(), family, |spec, values| {
+            if spec.path == "final_norm" {
+                HostArray::from_slice(values.dims(), &vec![0_f32; values.dims()[0]]).unwrap()
+            } else {
+                values
+            }
+        })
+    }
+
     pub(crate) fn sampler(&self, config: SamplerConfig) -> Sampler {
         Sampler::new(
             client(),
