@@ -59,10 +59,11 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         tokens_per_dispatch: max_new.min(TOKENS_PER_DISPATCH),
         compute: args.compute_dtype.dtype(),
         stop_ids: tokenizer.eos_ids().iter().copied().filter(inside).collect(),
+        adapter_scale: 1.0,
         pad_id: 0,
     };
     let layout = weights.layout();
-    let sampler = Sampler::new(&device.client, &device.rules, &model, layout, config)
+    let sampler = Sampler::new(&device.client, &device.rules, &model, &[layout], config)
         .or_fail()?
         .with_tokenizer(tokenizer.clone());
     let request = |prompt: &Vec<u32>, n: u64| Request {
@@ -82,7 +83,9 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         .collect();
     // In parts, so that the first answers are there before the last are begun.
     for part in requests.chunks(ROWS) {
-        let answers = sampler.generate(&weights, part, &mut |_, _| ()).or_fail()?;
+        let answers = sampler
+            .generate(&[&weights], part, &mut |_, _| ())
+            .or_fail()?;
         for (request, answer) in part.iter().zip(&answers) {
             show(args, &tokenizer, request, answer)?;
         }

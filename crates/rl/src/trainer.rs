@@ -312,7 +312,7 @@ impl Trainer {
         let requests = asked.requests(self.plan.seed, step, &self.plan.request);
         let completions =
             self.sampler
-                .generate(self.engine.weights()?[0], &requests, &mut |done, total| {
+                .generate(&self.engine.weights()?, &requests, &mut |done, total| {
                     watch(Activity::Sampling { done, total })
                 })?;
         Answers::judge(
@@ -342,7 +342,7 @@ impl Trainer {
             .collect();
         let completions =
             self.sampler
-                .generate(self.engine.weights()?[0], &requests, &mut |done, total| {
+                .generate(&self.engine.weights()?, &requests, &mut |done, total| {
                     watch(Activity::Evaluating { done, total })
                 })?;
         let mut solved = 0.0;

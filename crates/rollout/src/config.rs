@@ -24,6 +24,8 @@ pub struct SamplerConfig {
     pub compute: DType,
     /// Tokens that end any answer; a request may name more.
     pub stop_ids: Vec<u32>,
+    /// What products of adapters are multiplied by; nothing without adapters.
+    pub adapter_scale: f64,
     /// Any token of the vocabulary; fills the places whose content does not matter.
     pub pad_id: u32,
 }

@@ -15,8 +15,8 @@ use crate::config::SamplerConfig;
 pub(crate) struct Layouts {
     /// Devices that share the rows.
     pub(crate) devices: usize,
-    /// The model's parameters, as the trainer holds them.
-    pub(crate) weights: Layout,
+    /// The model's parameters, as the trainer holds them: at least one group.
+    pub(crate) weights: Vec<Layout>,
     /// The parameters as the layers read them: whole on every device, matrices in the compute type, norms as they are.
     pub(crate) ready: Layout,
     /// What each row is asked, in the order of [`crate::rows::Asked`]; read only.
@@ -39,17 +39,18 @@ impl Layouts {
     pub(crate) fn new(
         rules: &Rules,
         model: &ModelConfig,
-        weights: &Layout,
+        weights: &[&Layout],
         config: &SamplerConfig,
     ) -> Result<Self, PlacementError> {
-        let mesh = weights.mesh();
+        let mesh = weights[0].mesh();
         let place = |leaves: &[Leaf]| Layout::new(mesh, rules, leaves);
         let rows = rules.place("rows", &[config.batch], &["batch"], mesh)?;
         let sizes = rows.dims[0].iter().map(|axis| mesh.axis_size(axis));
         let devices: usize = sizes.map(|size| size.unwrap_or(1)).product();
         let (b, p, c) = (config.batch, config.prompt_width(), config.columns());
         let prompts = devices * config.prompts_per_admission(devices);
-        let ready = weights.specs().iter().map(|spec| {
+        let given = weights.iter().flat_map(|layout| layout.specs());
+        let ready = given.map(|spec| {
             let dtype = config.ready_dtype(&spec.name, spec.dims.len());
             Leaf::new(&spec.name, dtype, &spec.dims, &vec!["_"; spec.dims.len()])
         });
@@ -89,7 +90,7 @@ impl Layouts {
         ];
         Ok(Self {
             devices,
-            weights: weights.clone(),
+            weights: weights.iter().copied().cloned().collect(),
             ready: Layout::new(
                 mesh,
                 &Rules::unsharded(&LOGICAL_AXES),
@@ -106,7 +107,7 @@ impl Layouts {
 
     /// Whether the layers can read the parameters as they lie.
     pub(crate) fn weights_are_ready(&self) -> bool {
-        self.ready == self.weights
+        self.weights == std::slice::from_ref(&self.ready)
     }
 }
 

@@ -25,11 +25,12 @@
 //!     tokens_per_dispatch: 16,
 //!     compute: DType::F32,
 //!     stop_ids: vec![2],
+//!     adapter_scale: 1.0,
 //!     pad_id: 0,
 //! };
-//! let sampler = Sampler::new(client, rules, model, weights.layout(), config)?;
+//! let sampler = Sampler::new(client, rules, model, &[weights.layout()], config)?;
 //! let request = Request { prompt: vec![1, 17, 4], seed: 7, max_new_tokens: 32, ..Request::default() };
-//! let answers = sampler.generate(weights, &[request], &mut |done, total| println!("{done} of {total}"))?;
+//! let answers = sampler.generate(&[weights], &[request], &mut |done, total| println!("{done} of {total}"))?;
 //! println!("{:?} {:?}", answers[0].tokens, answers[0].finish);
 //! # Ok(())
 //! # }

@@ -1,5 +1,7 @@
 //! The sampler: its compiled programs and the loop around them.
 
+use std::collections::HashMap;
+
 use ferrotune_graph::{DType, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_pjrt::{Client, HostArray};
@@ -44,7 +46,8 @@ impl std::fmt::Debug for Sampler {
 }
 
 impl Sampler {
-    /// Compiles the sampler of a model whose parameters lie on the device as `weights` says.
+    /// Compiles the sampler of a model whose parameters lie on the device as `weights` says, in one group or several, adapters
+    /// included.
     ///
     /// Rows are split over the mesh axes that `rules` gives to `batch`, on the mesh of the weights. Everything else is
     /// whole on every device: sharded weights are gathered once per [`Sampler::generate`].
@@ -55,10 +58,16 @@ impl Sampler {
         client: &Client,
         rules: &Rules,
         model: &ModelConfig,
-        weights: &Layout,
+        weights: &[&Layout],
         config: SamplerConfig,
     ) -> Result<Self> {
         config.check(model)?;
+        let weights: Vec<&Layout> = weights
+            .iter()
+            .copied()
+            .filter(|it| !it.is_empty())
+            .collect();
+        let weights = &weights[..];
         check_weights(model, weights)?;
         let config = with_enough_rows(rules, model, weights, config)?;
         let blueprint = Blueprint::new(rules, model, weights, &config)?;
@@ -106,14 +115,16 @@ impl Sampler {
     /// built for, numbers that are not finite, or a failure of the device.
     pub fn generate(
         &self,
-        weights: &Group,
+        weights: &[&Group],
         requests: &[Request],
         on_progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Vec<Completion>> {
-        if *weights.layout() != self.layouts.weights {
-            let reason = difference(weights.layout(), &self.layouts.weights);
-            return Err(Error::Weights { reason });
-        }
+        let weights: Vec<&Group> = weights
+            .iter()
+            .copied()
+            .filter(|it| !it.is_empty())
+            .collect();
+        self.check_given(&weights)?;
         self.check(requests)?;
         let mut answers = Answers::new(
             &self.config,
@@ -125,8 +136,8 @@ impl Sampler {
         if rows.is_idle() {
             return Ok(answers.into_completions());
         }
-        let (ready, mut run) = self.begin(weights)?;
-        let weights = ready.as_ref().unwrap_or(weights);
+        let (ready, mut run) = self.begin(&weights)?;
+        let weights = ready.as_ref().unwrap_or(weights[0]);
         while !rows.is_idle() {
             while let Some(admission) = rows.admit() {
                 run = self.admit(weights, run, &admission.arrays()?)?;
@@ -159,12 +170,30 @@ impl Sampler {
         }
     }
 
+    /// Weights must lie as the sampler was built for.
+    fn check_given(&self, weights: &[&Group]) -> Result<()> {
+        let wanted = &self.layouts.weights;
+        let refuse = |reason| Err(Error::Weights { reason });
+        if weights.len() != wanted.len() {
+            let (found, expected) = (weights.len(), wanted.len());
+            return refuse(format!("expected {expected} groups, found {found}"));
+        }
+        let mut pairs = weights.iter().zip(wanted);
+        match pairs.find(|(given, wanted)| given.layout() != *wanted) {
+            Some((given, wanted)) => refuse(difference(given.layout(), wanted)),
+            None => Ok(()),
+        }
+    }
+
     /// An empty cache, and the weights as the layers read them unless they lie like that already.
-    fn begin(&self, weights: &Group) -> Result<(Option<Group>, Run)> {
+    fn begin(&self, weights: &[&Group]) -> Result<(Option<Group>, Run)> {
         let (ready, [cache, state]) = if self.layouts.weights_are_ready() {
             (None, groups(self.begin.call(vec![])?))
         } else {
-            let given = vec![Argument::Borrowed(weights)];
+            let given = weights
+                .iter()
+                .map(|group| Argument::Borrowed(group))
+                .collect();
             let [ready, cache, state] = groups(self.begin.call(given)?);
             (Some(ready), [cache, state])
         };
@@ -221,7 +250,7 @@ impl Sampler {
 fn with_enough_rows(
     rules: &Rules,
     model: &ModelConfig,
-    weights: &Layout,
+    weights: &[&Layout],
     config: SamplerConfig,
 ) -> Result<SamplerConfig> {
     let devices = Blueprint::new(rules, model, weights, &config)?
@@ -238,27 +267,35 @@ fn groups<const N: usize>(results: Vec<Group>) -> [Group; N] {
         .expect("a program returns the groups that it was traced with")
 }
 
-/// The parameters must be those of the model: same order, names and dimensions, f32.
-fn check_weights(model: &ModelConfig, weights: &Layout) -> Result<()> {
+/// The parameters must be those of the model, f32, and besides them only adapters of its layers.
+fn check_weights(model: &ModelConfig, weights: &[&Layout]) -> Result<()> {
     let params = model.params();
     let refuse = |reason| Err(Error::Weights { reason });
-    if params.len() != weights.len() {
-        return refuse(format!(
-            "the model has {} parameters but {} arrays are given",
-            params.len(),
-            weights.len()
-        ));
-    }
-    for (param, spec) in params.iter().zip(weights.specs()) {
-        if param.path != spec.name || param.dims != spec.dims || spec.dtype != DType::F32 {
-            let expected = format!("`{}` f32 {:?}", param.path, param.dims);
-            return refuse(format!(
-                "expected {expected}, found `{}` {} {:?}",
-                spec.name, spec.dtype, spec.dims
-            ));
+    let given: HashMap<&str, _> = weights
+        .iter()
+        .flat_map(|layout| layout.specs())
+        .map(|spec| (spec.name.as_str(), spec))
+        .collect();
+    for param in &params {
+        let expected = format!("`{}` f32 {:?}", param.path, param.dims);
+        match given.get(param.path.as_str()) {
+            None => return refuse(format!("expected {expected}, which is not given")),
+            Some(spec) if param.dims != spec.dims || spec.dtype != DType::F32 => {
+                let found = format!("`{}` {} {:?}", spec.name, spec.dtype, spec.dims);
+                return refuse(format!("expected {expected}, found {found}"));
+            }
+            Some(_) => {}
         }
     }
-    Ok(())
+    let is_known = |name: &str| {
+        let host = name.strip_suffix("_lora_a");
+        let host = host.or(name.strip_suffix("_lora_b")).unwrap_or(name);
+        params.iter().any(|param| param.path == host)
+    };
+    match given.keys().find(|name| !is_known(name)) {
+        Some(name) => refuse(format!("the model has no parameter `{name}`")),
+        None => Ok(()),
+    }
 }
 
 /// The first difference between two layouts.

@@ -96,10 +96,12 @@ fn measure(
         tokens_per_dispatch: args.tokens_per_dispatch,
         compute,
         stop_ids: vec![],
+        adapter_scale: 1.0,
         pad_id: 0,
     };
     let layout = weights.layout();
-    let sampler = Sampler::new(&device.client, &device.rules, model, layout, config).or_fail()?;
+    let sampler =
+        Sampler::new(&device.client, &device.rules, model, &[layout], config).or_fail()?;
     let request = |row: usize| Request {
         prompt: (0..args.prompt)
             .map(|i| ((i * 7919 + row * 104_729) % model.vocab_size) as u32)
@@ -115,7 +117,7 @@ fn measure(
     for run in 0..=args.runs {
         let begun = Instant::now();
         sampler
-            .generate(weights, &requests, &mut |_, _| ())
+            .generate(&[weights], &requests, &mut |_, _| ())
             .or_fail()?;
         if run > 0 {
             times.push(begun.elapsed());

@@ -1,7 +1,7 @@
 //! From a recipe and its files to a trainer on a device.
 
 use anyhow::Context;
-use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings, Trains};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::DType;
@@ -143,6 +143,10 @@ pub(crate) fn trainer(
     let engine = engine.or_fail()?;
     drop(params);
     watch.busy("compiling the sampler");
+    let adapter_scale = match engine.trains() {
+        Trains::Adapters(lora) => lora.scale(),
+        Trains::All | Trains::AllBut(_) => 1.0,
+    };
     let sampler = SamplerConfig {
         batch: sampler_rows(
             recipe,
@@ -154,15 +158,16 @@ pub(crate) fn trainer(
         max_new_tokens: recipe.rollout.max_new_tokens,
         tokens_per_dispatch: recipe.rollout.tokens_per_dispatch,
         compute,
+        adapter_scale,
         pad_id: stop_ids[0],
         stop_ids,
     };
-    let layout = engine.layouts()[0];
+    let layouts = engine.layouts();
     let sampler = Sampler::new(
         &device.client,
         &device.rules,
         engine.model(),
-        layout,
+        &layouts,
         sampler,
     )
     .or_fail()?

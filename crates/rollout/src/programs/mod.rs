@@ -71,10 +71,10 @@ impl<'a> Blueprint<'a> {
     pub(crate) fn new(
         rules: &Rules,
         model: &'a ModelConfig,
-        weights: &Layout,
+        weights: &[&Layout],
         config: &'a SamplerConfig,
     ) -> Result<Self> {
-        let mesh = weights.mesh();
+        let mesh = weights[0].mesh();
         let rows = rules
             .place("batch", &[config.batch], &["batch"], mesh)
             .map_err(|source| Error::Batch {
@@ -100,7 +100,7 @@ impl<'a> Blueprint<'a> {
     fn builder(&self, name: &str) -> Builder {
         // Inside of the region nothing is split any more.
         let rules = Rules::unsharded(&LOGICAL_AXES);
-        Builder::new(name, self.layouts.weights.mesh(), &rules)
+        Builder::new(name, self.layouts.ready.mesh(), &rules)
     }
 
     /// Runs `f` on every device, on its parts of the groups.
@@ -128,7 +128,8 @@ impl<'a> Blueprint<'a> {
     }
 
     fn params(&self, tensors: Vec<Tensor>) -> Params {
-        Params::new(self.layouts.ready.names().map(str::to_owned).zip(tensors))
+        let names = self.layouts.ready.names().map(str::to_owned);
+        Params::new(names.zip(tensors)).with_adapter_scale(self.config.adapter_scale)
     }
 
     fn decoder<'p>(&'p self, params: &'p Params) -> Decoder<'p> {
@@ -147,7 +148,9 @@ impl<'a> Blueprint<'a> {
         let mut builder = self.builder("begin");
         let g = builder.graph().clone();
         if !self.layouts.weights_are_ready() {
-            let weights = builder.input("weights", &self.layouts.weights);
+            let given = self.layouts.weights.iter().enumerate();
+            let given = given.map(|(i, layout)| builder.input(&format!("weights/{i}"), layout));
+            let weights: Vec<Tensor> = given.flatten().collect();
             let specs = self.layouts.ready.specs();
             let ready = weights.iter().zip(specs).map(|(tensor, spec)| {
                 let tensor = tensor.convert(spec.dtype);

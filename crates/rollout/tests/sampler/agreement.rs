@@ -155,3 +155,33 @@ fn half_width_decoding_stays_near_the_full_pass() {
         }
     }
 }
+
+#[test]
+fn weights_in_two_groups_with_adapters_decode_as_one_pass_scores_them() {
+    let lora = ferrotune_models::Lora {
+        rank: 2,
+        alpha: 3.0,
+        targets: vec!["q_proj".to_owned(), "down_proj".to_owned()],
+    };
+    let fixture = Fixture::load("llama").with_adapter(&lora);
+    let config = SamplerConfig {
+        adapter_scale: lora.scale(),
+        ..config()
+    };
+    let requests: Vec<Request> = (0..8).map(|i| request(i, 0.0)).collect();
+    let answers = fixture.answers(&fixture.sampler(config), &requests);
+    let plain = Fixture::load("llama");
+    let other = plain.answers(&plain.sampler(crate::setup::config()), &requests);
+    assert_ne!(answers, other, "the adapters say something");
+    for (answer, scored) in answers
+        .iter()
+        .zip(full_pass(&fixture, &requests, &answers, 1.0))
+    {
+        for (i, [raw, _]) in scored.iter().enumerate() {
+            let token = answer.tokens[i];
+            assert_eq!(token, argmax(raw), "token {i}");
+            let off = f64::from(answer.raw_logprobs[i]) - raw[token as usize];
+            assert!(off.abs() < 1e-4, "token {i}: off by {off}");
+        }
+    }
+}

@@ -27,7 +27,7 @@ fn a_finished_row_is_refilled_while_the_other_goes_on() {
         .collect();
     let mut finished = Vec::new();
     sampler
-        .generate(&fixture.weights, &requests, &mut |done, _| {
+        .generate(&[&fixture.weights], &requests, &mut |done, _| {
             finished.push(done)
         })
         .unwrap();

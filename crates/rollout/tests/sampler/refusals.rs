@@ -10,7 +10,7 @@ use crate::setup::{Fixture, client, config, request};
 pub(crate) fn refusals(fixture: &Fixture, sampler: &Sampler, bad: Request) -> Vec<Refusal> {
     let requests = [request(0, 1.0), request(1, 1.0), bad];
     let e = sampler
-        .generate(&fixture.weights, &requests, &mut |_, _| {
+        .generate(&[&fixture.weights], &requests, &mut |_, _| {
             panic!("nothing is run")
         })
         .unwrap_err();
@@ -112,7 +112,7 @@ fn all_that_is_wrong_is_said_at_once() {
     ];
     let e = fixture
         .sampler(config())
-        .generate(&fixture.weights, &requests, &mut |_, _| ())
+        .generate(&[&fixture.weights], &requests, &mut |_, _| ())
         .unwrap_err();
     let text = e.to_string();
     let lines: Vec<&str> = text.lines().collect();
@@ -123,7 +123,7 @@ fn all_that_is_wrong_is_said_at_once() {
     let many = vec![requests[2].clone(); 50];
     let e = fixture
         .sampler(config())
-        .generate(&fixture.weights, &many, &mut |_, _| ())
+        .generate(&[&fixture.weights], &many, &mut |_, _| ())
         .unwrap_err();
     assert!(e.to_string().ends_with("and 30 more"), "{e}");
 }
@@ -153,7 +153,7 @@ fn settings_that_contradict_the_model_are_refused() {
             client(),
             &fixture.rules,
             &fixture.config,
-            fixture.weights.layout(),
+            &[fixture.weights.layout()],
             config,
         )
         .unwrap_err()
@@ -254,7 +254,7 @@ fn rows_that_the_mesh_does_not_divide_are_refused() {
             client(),
             rules,
             &fixture.config,
-            fixture.weights.layout(),
+            &[fixture.weights.layout()],
             SamplerConfig {
                 batch: 7,
                 ..config()
@@ -281,13 +281,13 @@ fn other_weights_are_refused() {
         client(),
         &llama.rules,
         &llama.config,
-        qwen3.weights.layout(),
+        &[qwen3.weights.layout()],
         config(),
     )
     .unwrap_err();
     assert!(matches!(e, Error::Weights { .. }), "{e}");
     let half = llama.weights.layout().with_dtype(DType::BF16);
-    let e = Sampler::new(client(), &llama.rules, &llama.config, &half, config()).unwrap_err();
+    let e = Sampler::new(client(), &llama.rules, &llama.config, &[&half], config()).unwrap_err();
     assert!(
         e.to_string().contains("`embed`") && e.to_string().contains("bf16"),
         "{e}"
@@ -296,7 +296,7 @@ fn other_weights_are_refused() {
     let sampler = llama.sampler(config());
     let refuse = |weights: &Group| {
         sampler
-            .generate(weights, &[request(0, 1.0)], &mut |_, _| ())
+            .generate(&[weights], &[request(0, 1.0)], &mut |_, _| ())
             .unwrap_err()
     };
     let e = refuse(&qwen3.weights);
@@ -319,7 +319,7 @@ fn weights_that_are_not_finite_are_an_error_not_an_answer() {
         let sampler = fixture.sampler(config());
         let asked = [request(0, 1.0), request(1, 0.0)];
         let e = sampler
-            .generate(&fixture.weights, &asked, &mut |_, _| ())
+            .generate(&[&fixture.weights], &asked, &mut |_, _| ())
             .unwrap_err();
         assert!(
             matches!(

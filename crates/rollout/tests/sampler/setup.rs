@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
-use ferrotune_models::{Decoder, ModelConfig, load};
+use ferrotune_models::{Decoder, Lora, ModelConfig, init_adapter, load};
 use ferrotune_nn::{LOGICAL_AXES, ParamSpec, Params, Sequence};
 use ferrotune_pjrt::{Client, Plugin};
 use ferrotune_program::{Argument, Builder, Group, Layout, Leaf};
@@ -41,6 +41,8 @@ pub(crate) struct Fixture {
     pub(crate) config: ModelConfig,
     pub(crate) rules: Rules,
     pub(crate) weights: Group,
+    /// Adapters, and what their products are multiplied by.
+    pub(crate) adapter: Option<(Group, f64)>,
 }
 
 impl Fixture {
@@ -83,7 +85,37 @@ impl Fixture {
             config,
             rules,
             weights,
+            adapter: None,
         }
+    }
+
+    /// With adapters beside the weights, in a group of their own.
+    pub(crate) fn with_adapter(mut self, lora: &Lora) -> Self {
+        let params = init_adapter(&self.config, lora, 3).unwrap();
+        let leaf = |p: &ParamSpec| Leaf {
+            name: p.path.clone(),
+            dtype: p.dtype,
+            dims: p.dims.clone(),
+            axes: p.axes.clone(),
+        };
+        let leaves: Vec<Leaf> = params.iter().map(|(p, _)| leaf(p)).collect();
+        let layout = Layout::new(self.weights.layout().mesh(), &self.rules, &leaves).unwrap();
+        // Fresh ones change nothing.
+        let value = |(p, _): &(ParamSpec, HostArray)| {
+            let count: usize = p.dims.iter().product();
+            let values: Vec<f32> = (0..count).map(|i| 0.2 * (i as f32 * 0.7).sin()).collect();
+            HostArray::from_slice(&p.dims, &values).unwrap()
+        };
+        let host: Vec<HostArray> = params.iter().map(value).collect();
+        let group = Group::upload(client(), &layout, &host).unwrap();
+        self.adapter = Some((group, lora.scale()));
+        self
+    }
+
+    /// The groups of weights.
+    fn groups(&self) -> Vec<&Group> {
+        let adapter = self.adapter.iter().map(|(group, _)| group);
+        std::iter::once(&self.weights).chain(adapter).collect()
     }
 
     /// With a final norm of zeros, so that all logits are 0.
@@ -98,20 +130,14 @@ impl Fixture {
     }
 
     pub(crate) fn sampler(&self, config: SamplerConfig) -> Sampler {
-        Sampler::new(
-            client(),
-            &self.rules,
-            &self.config,
-            self.weights.layout(),
-            config,
-        )
-        .unwrap()
+        let layouts: Vec<&Layout> = self.groups().iter().map(|group| group.layout()).collect();
+        Sampler::new(client(), &self.rules, &self.config, &layouts, config).unwrap()
     }
 
     /// Answers without progress.
     pub(crate) fn answers(&self, sampler: &Sampler, requests: &[Request]) -> Vec<Completion> {
         sampler
-            .generate(&self.weights, requests, &mut |_, _| ())
+            .generate(&self.groups(), requests, &mut |_, _| ())
             .unwrap()
     }
 
@@ -139,17 +165,16 @@ impl Fixture {
         )
         .unwrap();
         let mut builder = Builder::new("full_pass", mesh, &self.rules);
-        let tensors = builder.input("weights", self.weights.layout());
+        let groups = self.groups();
+        let mut entries = Vec::new();
+        for (i, group) in groups.iter().enumerate() {
+            let tensors = builder.input(&format!("weights/{i}"), group.layout());
+            entries.extend(group.layout().names().map(str::to_owned).zip(tensors));
+        }
         let tokens = builder.input("ids", &ids).remove(0);
         let g = builder.graph().clone();
-        let params = Params::new(
-            self.weights
-                .layout()
-                .names()
-                .map(str::to_owned)
-                .zip(tensors)
-                .collect::<Vec<_>>(),
-        );
+        let scale = self.adapter.as_ref().map_or(1.0, |(_, scale)| *scale);
+        let params = Params::new(entries).with_adapter_scale(scale);
         let decoder = Decoder {
             config: &self.config,
             params: &params,
@@ -175,11 +200,9 @@ impl Fixture {
             &[HostArray::from_slice(&[b, t], &values).unwrap()],
         )
         .unwrap();
+        let weights = groups.iter().map(|group| Argument::Borrowed(group));
         let result = program
-            .call(vec![
-                Argument::Borrowed(&self.weights),
-                Argument::Borrowed(&ids),
-            ])
+            .call(weights.chain([Argument::Borrowed(&ids)]).collect())
             .unwrap()
             .remove(0);
         let host = result.to_host().unwrap().remove(0);
@@ -199,6 +222,7 @@ pub(crate) fn config() -> SamplerConfig {
         tokens_per_dispatch: 5,
         compute: DType::F32,
         stop_ids: vec![],
+        adapter_scale: 1.0,
         pad_id: 0,
     }
 }
