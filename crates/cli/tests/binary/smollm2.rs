@@ -81,8 +81,13 @@ fn greedy_answers_and_scores_are_those_of_transformers() {
     }
 
     tiny.write("documents.jsonl", &documents);
-    let scored = run(tiny.command("score documents.jsonl --pack 512").arg(&model));
-    for (scored, expected) in objects(&scored).iter().zip(&expected) {
+    let scored = run(tiny
+        .command("score")
+        .arg(&model)
+        .args(["documents.jsonl", "--pack", "512"]));
+    let scored = objects(&scored);
+    assert_eq!(scored.len(), expected.len());
+    for (scored, expected) in scored.iter().zip(&expected) {
         let wanted = numbers(&expected["answer_logprobs"]);
         let scored = numbers(&scored["logprobs"]);
         let of_answer = &scored[scored.len() - wanted.len()..];
