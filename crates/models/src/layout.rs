@@ -143,6 +143,12 @@ pub fn is_read_in_f32(path: &str, rank: usize) -> bool {
     !matrix || path.ends_with("/router") || path.ends_with("/taps")
 }
 
+/// Whether a parameter holds the weights of linear layers, one matrix for each: those that
+/// [`project`](ferrotune_nn::project) reads.
+pub fn is_linear_weight(path: &str, rank: usize) -> bool {
+    rank == 3 && path.contains('/') && !is_read_in_f32(path, rank)
+}
+
 /// Values of a parameter; saturating, since the sizes come from a file that may say anything.
 fn values(spec: &ParamSpec) -> u64 {
     let sizes = spec.dims.iter();

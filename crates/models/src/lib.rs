@@ -43,4 +43,4 @@ pub use files::{
     survey,
 };
 pub use init::{init_adapter, init_params};
-pub use layout::is_read_in_f32;
+pub use layout::{is_linear_weight, is_read_in_f32};

@@ -19,7 +19,8 @@ pub fn linear(x_btd: &Tensor, w_df: &Tensor) -> Tensor {
 /// The layer `name`: its weight, and its bias and its adapter where the tree has them.
 ///
 /// `x·W + b + s·(x·A)·B`, with the matrices `name [D,F]`, `name_lora_a [D,R]` and `name_lora_b [R,F]`, the bias `name_bias [F]`,
-/// and `s` the [scale of adapters](Params::with_adapter_scale).
+/// and `s` the [scale of adapters](Params::with_adapter_scale); matrices are the other way round where the tree
+/// [says so](Params::with_transposed_weights).
 ///
 /// # Shapes
 /// `x [B,T,D]` → `[B,T,F]`, in the element type of `x`.
@@ -27,13 +28,22 @@ pub fn linear(x_btd: &Tensor, w_df: &Tensor) -> Tensor {
 /// Hu et al., "LoRA" (2021), eq. 3.
 #[track_caller]
 pub fn project(x_btd: &Tensor, params: &Params, name: &str) -> Tensor {
-    let mut y = linear(x_btd, params.at(name));
+    let product = |x: &Tensor, weight: &Tensor| {
+        if params.transposed_weights() {
+            let dtype = x.dtype();
+            x.graph()
+                .einsum("btd,fd->btf", x, &weight.convert(dtype), dtype)
+        } else {
+            linear(x, weight)
+        }
+    };
+    let mut y = product(x_btd, params.at(name));
     if let Some(bias) = params.find(&format!("{name}_bias")) {
         y = y + bias.convert(x_btd.dtype());
     }
     if let Some(a) = params.find(&format!("{name}_lora_a")) {
         let b = params.at(&format!("{name}_lora_b"));
-        y = y + linear(&linear(x_btd, a), b) * params.adapter_scale();
+        y = y + product(&product(x_btd, a), b) * params.adapter_scale();
     }
     y
 }

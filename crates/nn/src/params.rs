@@ -10,6 +10,7 @@ pub struct Params {
     entries: Rc<Vec<(String, Tensor)>>,
     prefix: String,
     adapter_scale: f64,
+    transposed: bool,
 }
 
 impl Params {
@@ -19,6 +20,30 @@ impl Params {
             entries: Rc::new(entries.into_iter().collect()),
             prefix: String::new(),
             adapter_scale: 1.0,
+            transposed: false,
+        }
+    }
+
+    /// The same tree, whose weights of linear layers are the other way round: `[out, in]`, as few rows read them fastest.
+    #[must_use]
+    pub fn with_transposed_weights(self) -> Self {
+        Self {
+            transposed: true,
+            ..self
+        }
+    }
+
+    /// Whether weights of linear layers are `[out, in]`.
+    pub fn transposed_weights(&self) -> bool {
+        self.transposed
+    }
+
+    /// A tree of other tensors that is to be read in the same way.
+    pub fn like(&self, entries: impl IntoIterator<Item = (String, Tensor)>) -> Self {
+        Self {
+            adapter_scale: self.adapter_scale,
+            transposed: self.transposed,
+            ..Self::new(entries)
         }
     }
 
@@ -42,6 +67,7 @@ impl Params {
             entries: self.entries.clone(),
             prefix: format!("{}{name}/", self.prefix),
             adapter_scale: self.adapter_scale,
+            transposed: self.transposed,
         }
     }
 

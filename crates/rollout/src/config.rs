@@ -1,7 +1,7 @@
 //! What a sampler is compiled for.
 
 use ferrotune_graph::DType;
-use ferrotune_models::{ModelConfig, is_read_in_f32};
+use ferrotune_models::{ModelConfig, is_linear_weight, is_read_in_f32};
 
 use crate::error::{Error, Result};
 
@@ -60,6 +60,17 @@ impl SamplerConfig {
         } else {
             self.compute
         }
+    }
+
+    /// Whether weights of linear layers are turned to `[out, in]` once per call: XLA multiplies few rows in half width with
+    /// them up to twice as fast.
+    pub(crate) fn turns_weights(&self) -> bool {
+        self.compute != DType::F32
+    }
+
+    /// Whether a parameter is turned.
+    pub(crate) fn turns(&self, name: &str, rank: usize) -> bool {
+        self.turns_weights() && (name == "lm_head" || is_linear_weight(name, rank))
     }
 
     pub(crate) fn check(&self, model: &ModelConfig) -> Result<()> {

@@ -17,7 +17,8 @@ pub(crate) struct Layouts {
     pub(crate) devices: usize,
     /// The model's parameters, as the trainer holds them: at least one group.
     pub(crate) weights: Vec<Layout>,
-    /// The parameters as the layers read them: whole on every device, matrices in the compute type, norms as they are.
+    /// The parameters as the layers read them: whole on every device, matrices in the compute type and turned if that is
+    /// faster, norms as they are.
     pub(crate) ready: Layout,
     /// What each row is asked, in the order of [`crate::rows::Asked`]; read only.
     pub(crate) asked: Layout,
@@ -51,8 +52,17 @@ impl Layouts {
         let prompts = devices * config.prompts_per_admission(devices);
         let given = weights.iter().flat_map(|layout| layout.specs());
         let ready = given.map(|spec| {
-            let dtype = config.ready_dtype(&spec.name, spec.dims.len());
-            Leaf::new(&spec.name, dtype, &spec.dims, &vec!["_"; spec.dims.len()])
+            let (name, mut dims) = (&spec.name, spec.dims.clone());
+            let rank = dims.len();
+            if config.turns(name, rank) {
+                dims.swap(rank - 2, rank - 1);
+            }
+            Leaf::new(
+                name,
+                config.ready_dtype(name, rank),
+                &dims,
+                &vec!["_"; rank],
+            )
         });
         let asked = [
             by_row("limit", DType::S32, &[b]),

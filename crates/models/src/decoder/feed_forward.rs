@@ -3,7 +3,7 @@
 //! Letters besides the decoder's: `M` tokens of all rows, `X` experts, `J` experts of each token, `N` layers with experts.
 
 use ferrotune_graph::{DType, Tensor};
-use ferrotune_nn::{OfTokens, Params, Routing, by_tokens, linear, mix_experts, swiglu};
+use ferrotune_nn::{OfTokens, Params, Routing, by_tokens, mix_experts, project, swiglu};
 
 use super::stacks::StackRouted;
 use super::{Decoder, Reach};
@@ -95,7 +95,7 @@ impl Decoder<'_> {
         if sizes.shared.is_some() {
             let shared = g.scope("shared_expert", || {
                 let answer = swiglu(x, &params.under("shared_expert"));
-                let gate = linear(x, params.at("shared_expert_gate")).convert(DType::F32);
+                let gate = project(x, params, "shared_expert_gate").convert(DType::F32);
                 answer * gate.logistic().convert(x.dtype())
             });
             out = out + shared;

@@ -218,10 +218,10 @@ impl Decoder<'_> {
     /// The log-prob head over this model's vocabulary.
     pub fn head(&self, temperature: f64, settings: HeadSettings, entropy: EntropyUse) -> Head {
         let tied = self.config.tie_word_embeddings;
-        let weight = self
-            .params
-            .at(if tied { "embed" } else { "lm_head" })
-            .clone();
+        let name = if tied { "embed" } else { "lm_head" };
+        let weight = self.params.at(name).clone();
+        // A weight that is turned lies as an embedding does.
+        let tied = tied || self.params.transposed_weights();
         Head {
             weight,
             tied,

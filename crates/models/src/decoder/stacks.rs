@@ -32,11 +32,11 @@ impl Stacked {
     }
 
     /// The parameters of one repeat, for each place; `slices` begin with them.
-    fn places(&self, slices: &[Tensor], adapter_scale: f64) -> Vec<Params> {
+    fn places(&self, slices: &[Tensor], like: &Params) -> Vec<Params> {
         let mut slices = slices.iter().cloned();
         let place = |names: &Vec<String>| {
             let entries = names.iter().cloned().zip(slices.by_ref());
-            Params::new(entries.collect::<Vec<_>>()).with_adapter_scale(adapter_scale)
+            like.like(entries.collect::<Vec<_>>())
         };
         self.names.iter().map(place).collect()
     }
@@ -76,7 +76,7 @@ impl Decoder<'_> {
                     inputs,
                     stack.repeats,
                     |_, carry, slices| {
-                        let places = stacked.places(slices, self.params.adapter_scale());
+                        let places = stacked.places(slices, self.params);
                         self.block(&stack.block, &places, &carry[0], reach, &slices[count..])
                     },
                 )
@@ -135,7 +135,7 @@ impl Decoder<'_> {
                     own.reshape(&all.dims()[1..])
                 };
                 let own: Vec<Tensor> = stacked.tensors.iter().map(cut).collect();
-                layers.extend(stacked.places(&own, self.params.adapter_scale()));
+                layers.extend(stacked.places(&own, self.params));
             }
         }
         layers

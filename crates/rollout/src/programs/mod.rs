@@ -129,7 +129,12 @@ impl<'a> Blueprint<'a> {
 
     fn params(&self, tensors: Vec<Tensor>) -> Params {
         let names = self.layouts.ready.names().map(str::to_owned);
-        Params::new(names.zip(tensors)).with_adapter_scale(self.config.adapter_scale)
+        let params = Params::new(names.zip(tensors)).with_adapter_scale(self.config.adapter_scale);
+        if self.config.turns_weights() {
+            params.with_transposed_weights()
+        } else {
+            params
+        }
     }
 
     fn decoder<'p>(&'p self, params: &'p Params) -> Decoder<'p> {
@@ -154,6 +159,11 @@ impl<'a> Blueprint<'a> {
             let specs = self.layouts.ready.specs();
             let ready = weights.iter().zip(specs).map(|(tensor, spec)| {
                 let tensor = tensor.convert(spec.dtype);
+                let tensor = if self.config.turns(&spec.name, tensor.rank()) {
+                    turn(&tensor)
+                } else {
+                    tensor
+                };
                 tensor.shard(&vec!["_"; tensor.rank()])
             });
             builder.output(&self.layouts.ready, &ready.collect::<Vec<_>>());
@@ -170,6 +180,14 @@ impl<'a> Blueprint<'a> {
         builder.output(&self.layouts.state, &blank(&self.layouts.state));
         builder
     }
+}
+
+/// The last two dimensions exchanged.
+fn turn(matrices: &Tensor) -> Tensor {
+    let rank = matrices.rank();
+    let mut order: Vec<usize> = (0..rank).collect();
+    order.swap(rank - 2, rank - 1);
+    matrices.transpose(&order)
 }
 
 /// Consecutive parts of the given lengths.
