@@ -73,6 +73,22 @@ fn greedy_decoding_is_the_argmax_of_a_full_pass() {
     }
 }
 
+/// Both log-probs of every token must be those of one pass over prompt and answer.
+fn check_logprobs(fixture: &Fixture, requests: &[Request], answers: &[Completion], t: f64) {
+    for (answer, scored) in answers.iter().zip(full_pass(fixture, requests, answers, t)) {
+        for (i, [raw, scaled]) in scored.iter().enumerate() {
+            let token = answer.tokens[i] as usize;
+            let off = f64::from(answer.logprobs[i]) - scaled[token];
+            let off_raw = f64::from(answer.raw_logprobs[i]) - raw[token];
+            assert!(
+                off.abs() < 1e-4 && off_raw.abs() < 1e-4,
+                "{:?}, token {i}: {off} {off_raw}",
+                fixture.config.family
+            );
+        }
+    }
+}
+
 #[test]
 fn logprobs_of_long_samples_equal_those_of_a_full_pass() {
     for family in FAMILIES {
@@ -82,28 +98,14 @@ fn logprobs_of_long_samples_equal_those_of_a_full_pass() {
             tokens_per_dispatch: 16,
             ..config()
         };
-        let requests: Vec<Request> = (0..8)
-            .map(|i| Request {
-                max_new_tokens: 64,
-                ..request(i, 0.7)
-            })
-            .collect();
+        let long = |i| Request {
+            max_new_tokens: 64,
+            ..request(i, 0.7)
+        };
+        let requests: Vec<Request> = (0..8).map(long).collect();
         let answers = fixture.answers(&fixture.sampler(config), &requests);
-        for (answer, scored) in answers
-            .iter()
-            .zip(full_pass(&fixture, &requests, &answers, 0.7))
-        {
-            assert_eq!(answer.tokens.len(), 64);
-            for (i, [raw, scaled]) in scored.iter().enumerate() {
-                let token = answer.tokens[i] as usize;
-                let off = f64::from(answer.logprobs[i]) - scaled[token];
-                let off_raw = f64::from(answer.raw_logprobs[i]) - raw[token];
-                assert!(
-                    off.abs() < 1e-4 && off_raw.abs() < 1e-4,
-                    "{family}, token {i}: {off} {off_raw}"
-                );
-            }
-        }
+        assert!(answers.iter().all(|answer| answer.tokens.len() == 64));
+        check_logprobs(&fixture, &requests, &answers, 0.7);
     }
 }
 
@@ -113,22 +115,10 @@ fn logprobs_equal_those_of_a_full_pass_whenever_a_row_begins() {
         let fixture = Fixture::load(family);
         let requests: Vec<Request> = (0..40).map(|i| request_of_any_length(i, 0.9)).collect();
         let answers = fixture.answers(&fixture.sampler(narrow()), &requests);
-        for ((request, answer), scored) in requests
-            .iter()
-            .zip(&answers)
-            .zip(full_pass(&fixture, &requests, &answers, 0.9))
-        {
+        for (request, answer) in requests.iter().zip(&answers) {
             assert_eq!(answer.tokens.len(), request.max_new_tokens);
-            for (i, [raw, scaled]) in scored.iter().enumerate() {
-                let token = answer.tokens[i] as usize;
-                let off = f64::from(answer.logprobs[i]) - scaled[token];
-                let off_raw = f64::from(answer.raw_logprobs[i]) - raw[token];
-                assert!(
-                    off.abs() < 1e-4 && off_raw.abs() < 1e-4,
-                    "{family}, token {i}: {off} {off_raw}"
-                );
-            }
         }
+        check_logprobs(&fixture, &requests, &answers, 0.9);
     }
 }
 
