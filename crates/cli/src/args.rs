@@ -58,6 +58,9 @@ pub(crate) struct TrainArgs {
 pub(crate) struct SampleArgs {
     /// A Hugging Face model folder.
     pub(crate) model: PathBuf,
+    /// A folder of adapters (LoRA) in PEFT's layout, to use with the model.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) adapter: Option<PathBuf>,
     /// What to continue.
     #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
     pub(crate) prompt: Option<String>,
@@ -105,6 +108,9 @@ pub(crate) struct ScoreArgs {
     pub(crate) model: PathBuf,
     /// Documents, one JSON object a line: {"text": "..."} or {"ids": [...]}
     pub(crate) documents: PathBuf,
+    /// A folder of adapters (LoRA) in PEFT's layout, to use with the model.
+    #[arg(long, value_name = "DIR", conflicts_with = "grad")]
+    pub(crate) adapter: Option<PathBuf>,
     /// Put several documents into rows of this many tokens. The values stay the same.
     #[arg(long, value_name = "BUDGET", value_parser = at_least_one)]
     pub(crate) pack: Option<usize>,

@@ -6,7 +6,7 @@ use ferrotune_engine::{
     AdamW, Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, RouterSettings, Trains,
 };
 use ferrotune_graph::{HostArray, Policy};
-use ferrotune_models::{ModelConfig, load};
+use ferrotune_models::{ModelConfig, load, load_adapter};
 use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::DType;
 
@@ -27,6 +27,26 @@ pub(crate) fn weights(dir: &Path, config: &ModelConfig) -> Result<StoredWeights,
         ));
     }
     Ok((weights.params, weights.stored))
+}
+
+/// The weights of a folder with those of adapters behind them, if there are any, and which of them are the adapters.
+pub(crate) fn with_adapter(
+    dir: &Path,
+    adapter: Option<&Path>,
+    config: &ModelConfig,
+) -> Result<(Vec<(ParamSpec, HostArray)>, Trains), Failure> {
+    // Adapters are small: what is wrong with them is said before the weights are read.
+    let adapter = adapter.map(|dir| load_adapter(dir, config));
+    let adapter = adapter.transpose().or_refuse()?;
+    let (mut params, _) = weights(dir, config)?;
+    let Some(adapter) = adapter else {
+        return Ok((params, Trains::All));
+    };
+    for note in &adapter.notes {
+        say(format_args!("note: {note}"));
+    }
+    params.extend(adapter.params);
+    Ok((params, Trains::Adapters(adapter.lora)))
 }
 
 /// Bytes that a chunk of the log-prob head may take: few enough to stay small beside any model.
@@ -50,7 +70,7 @@ pub(crate) fn head_sizes(tokens: usize, model: &ModelConfig) -> HeadSizes {
 pub(crate) fn scoring_engine(
     device: &Device,
     model: ModelConfig,
-    params: &[(ParamSpec, HostArray)],
+    (params, trains): (&[(ParamSpec, HostArray)], Trains),
     compute: DType,
     head: HeadSettings,
 ) -> Result<Engine, Failure> {
@@ -61,7 +81,7 @@ pub(crate) fn scoring_engine(
         temperature: 1.0,
         adamw: AdamW::default(),
         max_grad_norm: f64::INFINITY,
-        trains: Trains::All,
+        trains,
         router: RouterSettings::default(),
     };
     Engine::new(

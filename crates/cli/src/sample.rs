@@ -46,7 +46,8 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         slots,
         "lower --max-new or --n, or shorten the prompt",
     )?;
-    let (params, _) = model_folder::weights(&args.model, &model)?;
+    let adapter = args.adapter.as_deref();
+    let (params, trains) = model_folder::with_adapter(&args.model, adapter, &model)?;
     let device = Device::single()?;
     say(device.describe());
 
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         tokens_per_dispatch: max_new.min(TOKENS_PER_DISPATCH),
         compute: args.compute_dtype.dtype(),
         stop_ids: tokenizer.eos_ids().iter().copied().filter(inside).collect(),
-        adapter_scale: 1.0,
+        adapter_scale: trains.adapter_scale(),
         pad_id: 0,
     };
     let layout = weights.layout();

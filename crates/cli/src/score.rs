@@ -58,13 +58,15 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let height = (TOKENS_AT_ONCE / rows.width()).clamp(1, rows.row_count());
     let micro_batches = rows.micro_batches(height).or_refuse()?;
 
-    let (params, _) = model_folder::weights(&args.model, &model)?;
+    let adapter = args.adapter.as_deref();
+    let (params, trains) = model_folder::with_adapter(&args.model, adapter, &model)?;
     let device = Device::single()?;
     say(device.describe());
     let tokens = height * rows.width();
     let head = model_folder::head(HeadMode::Fused, tokens, &model);
     let compute = args.compute_dtype.dtype();
-    let mut engine = model_folder::scoring_engine(&device, model, &params, compute, head)?;
+    let mut engine =
+        model_folder::scoring_engine(&device, model, (&params, trains), compute, head)?;
     drop(params);
     print_scores(&mut engine, &micro_batches, rows.places().len())?;
     match &args.grad {

@@ -65,6 +65,14 @@ pub enum Trains {
 }
 
 impl Trains {
+    /// What products of adapters are multiplied by; 1 without adapters.
+    pub fn adapter_scale(&self) -> f64 {
+        match self {
+            Trains::Adapters(lora) => lora.scale(),
+            Trains::All | Trains::AllBut(_) => 1.0,
+        }
+    }
+
     /// Whether it fits the model: what [`Engine::new`] would say of it.
     ///
     /// # Errors

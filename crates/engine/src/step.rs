@@ -9,7 +9,7 @@ use ferrotune_program::{Builder, Layout, Leaf, Program};
 
 use crate::adamw;
 use crate::batch::{self, Replayed, RowTensors};
-use crate::engine::{EngineConfig, Trains};
+use crate::engine::EngineConfig;
 use crate::error::Error;
 use crate::loss::{Loss, LossInputs, LossTerms, Metric};
 use crate::scores::Ahead;
@@ -43,11 +43,8 @@ impl Site<'_> {
     fn tree(&self, trained: &[Tensor], frozen: &[Tensor]) -> Params {
         let names = self.params.names().chain(self.frozen.names());
         let tensors = trained.iter().chain(frozen).cloned();
-        let tree = Params::new(names.map(str::to_owned).zip(tensors));
-        match &self.config.trains {
-            Trains::Adapters(lora) => tree.with_adapter_scale(lora.scale()),
-            Trains::All | Trains::AllBut(_) => tree,
-        }
+        let scale = self.config.trains.adapter_scale();
+        Params::new(names.map(str::to_owned).zip(tensors)).with_adapter_scale(scale)
     }
 }
 

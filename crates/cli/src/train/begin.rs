@@ -1,7 +1,7 @@
 //! From a recipe and its files to a trainer on a device.
 
 use anyhow::Context;
-use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings, Trains};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::DType;
@@ -143,10 +143,7 @@ pub(crate) fn trainer(
     let engine = engine.or_fail()?;
     drop(params);
     watch.busy("compiling the sampler");
-    let adapter_scale = match engine.trains() {
-        Trains::Adapters(lora) => lora.scale(),
-        Trains::All | Trains::AllBut(_) => 1.0,
-    };
+    let adapter_scale = engine.trains().adapter_scale();
     let sampler = SamplerConfig {
         batch: sampler_rows(
             recipe,

@@ -1,5 +1,6 @@
 //! The binary, driven as a user drives it: a tiny model, a tiny task, whole runs of a few seconds. Needs the CPU plugin.
 
+mod adapters;
 mod bad_input;
 mod bad_model;
 mod commands;
