@@ -1,0 +1,83 @@
+//! What an engine is compiled for: settings, and whether they fit a model.
+
+use ferrotune_graph::{DType, Policy};
+use ferrotune_models::{Lora, ModelConfig};
+use ferrotune_nn::HeadSettings;
+
+use super::Division;
+use crate::adamw::AdamW;
+use crate::error::Error;
+
+/// Settings of an engine. All of them are compiled into its programs.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Element type of activations and matrix products; parameters and moments are f32.
+    pub compute: DType,
+    /// What layers keep for the backward pass.
+    pub policy: Policy,
+    /// How the log-prob head works.
+    pub head: HeadSettings,
+    /// Temperature of the distributions that are scored; positive.
+    pub temperature: f64,
+    /// The optimizer.
+    pub adamw: AdamW,
+    /// Largest global gradient norm; a larger one is scaled down to it. Infinity turns clipping off.
+    pub max_grad_norm: f64,
+    /// Which parameters learn.
+    pub trains: Trains,
+    /// What is asked of routers, in models with experts.
+    pub router: RouterSettings,
+}
+
+/// What is asked of the routers of a model with experts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RouterSettings {
+    /// Weight of the load-balance loss; 0 leaves it out.
+    pub load_balance: f64,
+    /// Whether tokens go to the experts that the rows' field `expert_ids` names, where it names one.
+    pub replay: bool,
+}
+
+/// Which parameters learn. The others get no gradient, no moments and no place in an accumulation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Trains {
+    /// All of the model's.
+    All,
+    /// All but those whose path fits one of these patterns, in which `*` stands for any characters.
+    AllBut(Vec<String>),
+    /// Adapters alone.
+    Adapters(Lora),
+}
+
+impl Trains {
+    /// What products of adapters are multiplied by; 1 without adapters.
+    pub fn adapter_scale(&self) -> f64 {
+        match self {
+            Trains::Adapters(lora) => lora.scale(),
+            Trains::All | Trains::AllBut(_) => 1.0,
+        }
+    }
+
+    /// Whether it fits the model: what [`Engine::new`] would say of it.
+    ///
+    /// # Errors
+    /// A pattern that fits no parameter, patterns that fit all, adapters that the model cannot have.
+    pub fn check(&self, model: &ModelConfig) -> Result<(), Error> {
+        Division::of(model, self).map(|_| ())
+    }
+}
+
+impl RouterSettings {
+    /// Whether it fits the model: what [`Engine::new`] would say of it.
+    ///
+    /// # Errors
+    /// [`Error::NoExperts`].
+    pub fn check(&self, model: &ModelConfig) -> Result<(), Error> {
+        if model.experts.is_none() && *self != Self::default() {
+            return Err(Error::NoExperts {
+                family: model.family.model_type(),
+            });
+        }
+        Ok(())
+    }
+}
