@@ -58,7 +58,7 @@ impl Trains {
         }
     }
 
-    /// Whether it fits the model: what [`Engine::new`] would say of it.
+    /// Whether it fits the model: what [`Engine::new`](super::Engine::new) would say of it.
     ///
     /// # Errors
     /// A pattern that fits no parameter, patterns that fit all, adapters that the model cannot have.
@@ -68,7 +68,7 @@ impl Trains {
 }
 
 impl RouterSettings {
-    /// Whether it fits the model: what [`Engine::new`] would say of it.
+    /// Whether it fits the model: what [`Engine::new`](super::Engine::new) would say of it.
     ///
     /// # Errors
     /// [`Error::NoExperts`].
