@@ -111,7 +111,7 @@ pub(crate) struct ScoreArgs {
     /// A folder of adapters (LoRA) in PEFT's layout, to use with the model.
     #[arg(long, value_name = "DIR", conflicts_with = "grad")]
     pub(crate) adapter: Option<PathBuf>,
-    /// Put several documents into rows of this many tokens. The values stay the same.
+    /// Put several documents into rows of this many tokens. The values stay the same, up to rounding.
     #[arg(long, value_name = "BUDGET", value_parser = at_least_one)]
     pub(crate) pack: Option<usize>,
     /// Also write the gradient of the mean negative log-prob over all predicted tokens.
