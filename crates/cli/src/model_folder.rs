@@ -9,6 +9,7 @@ use ferrotune_graph::{HostArray, Policy};
 use ferrotune_models::{ModelConfig, load, load_adapter};
 use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::DType;
+use ferrotune_program::{Group, Layout, Leaf};
 
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
@@ -47,6 +48,20 @@ pub(crate) fn with_adapter(
     }
     params.extend(adapter.params);
     Ok((params, Trains::Adapters(adapter.lora)))
+}
+
+/// Puts parameters on a device, in one group.
+pub(crate) fn upload(device: &Device, params: &[(ParamSpec, HostArray)]) -> Result<Group, Failure> {
+    let leaf = |spec: &ParamSpec| Leaf {
+        name: spec.path.clone(),
+        dtype: spec.dtype,
+        dims: spec.dims.clone(),
+        axes: spec.axes.clone(),
+    };
+    let leaves: Vec<Leaf> = params.iter().map(|(spec, _)| leaf(spec)).collect();
+    let layout = Layout::new(&device.mesh, &device.rules, &leaves).or_fail()?;
+    let host: Vec<HostArray> = params.iter().map(|(_, array)| array.clone()).collect();
+    Group::upload(&device.client, &layout, &host).or_fail()
 }
 
 /// Bytes that a chunk of the log-prob head may take: few enough to stay small beside any model.

@@ -3,9 +3,6 @@
 mod prompts;
 
 use ferrotune_models::ModelConfig;
-use ferrotune_nn::ParamSpec;
-use ferrotune_pjrt::HostArray;
-use ferrotune_program::{Group, Layout, Leaf};
 use ferrotune_rl::answer_text;
 use ferrotune_rollout::{Completion, Finish, Request, Sampler, SamplerConfig};
 use ferrotune_text::Tokenizer;
@@ -51,7 +48,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     let device = Device::single()?;
     say(device.describe());
 
-    let weights = upload(&device, &params)?;
+    let weights = model_folder::upload(&device, &params)?;
     let inside = |id: &u32| (*id as usize) < model.vocab_size;
     let config = SamplerConfig {
         batch: rows,
@@ -142,17 +139,4 @@ fn show(
         },
     };
     print(serde_json::to_string(&line).or_fail()?)
-}
-
-fn upload(device: &Device, params: &[(ParamSpec, HostArray)]) -> Result<Group, Failure> {
-    let leaf = |spec: &ParamSpec| Leaf {
-        name: spec.path.clone(),
-        dtype: spec.dtype,
-        dims: spec.dims.clone(),
-        axes: spec.axes.clone(),
-    };
-    let leaves: Vec<Leaf> = params.iter().map(|(spec, _)| leaf(spec)).collect();
-    let layout = Layout::new(&device.mesh, &device.rules, &leaves).or_fail()?;
-    let host: Vec<HostArray> = params.iter().map(|(_, array)| array.clone()).collect();
-    Group::upload(&device.client, &layout, &host).or_fail()
 }

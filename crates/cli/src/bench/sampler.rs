@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use ferrotune_graph::DType;
 use ferrotune_models::{ModelConfig, init_params};
-use ferrotune_nn::ParamSpec;
-use ferrotune_pjrt::HostArray;
-use ferrotune_program::{Group, Layout, Leaf};
+use ferrotune_program::Group;
 use ferrotune_rollout::{Request, Sampler, SamplerConfig};
 use serde_json::{Value, json};
 
@@ -16,6 +14,7 @@ use super::median;
 use crate::args::{BenchSamplerArgs, ComputeArg};
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
+use crate::model_folder;
 use crate::terminal::{print, say};
 
 /// The shape of SmolLM2-135M.
@@ -35,7 +34,7 @@ pub(crate) fn run(args: &BenchSamplerArgs) -> Result<(), Failure> {
     let params = init_params(&model, 0).or_fail()?;
     let device = Device::single()?;
     say(device.describe());
-    let weights = upload(&device, params)?;
+    let weights = model_folder::upload(&device, params)?;
     let dtypes = match args.compute_dtype {
         Some(one) => vec![one],
         None => vec![ComputeArg::Bf16, ComputeArg::F32],
@@ -66,19 +65,6 @@ pub(crate) fn run(args: &BenchSamplerArgs) -> Result<(), Failure> {
         "runs": args.runs,
         "results": results,
     }))
-}
-
-fn upload(device: &Device, params: Vec<(ParamSpec, HostArray)>) -> Result<Group, Failure> {
-    let leaf = |spec: &ParamSpec| Leaf {
-        name: spec.path.clone(),
-        dtype: spec.dtype,
-        dims: spec.dims.clone(),
-        axes: spec.axes.clone(),
-    };
-    let leaves: Vec<Leaf> = params.iter().map(|(spec, _)| leaf(spec)).collect();
-    let layout = Layout::new(&device.mesh, &device.rules, &leaves).or_fail()?;
-    let host: Vec<HostArray> = params.into_iter().map(|(_, array)| array).collect();
-    Group::upload(&device.client, &layout, &host).or_fail()
 }
 
 fn measure(

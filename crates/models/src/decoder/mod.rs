@@ -1,6 +1,7 @@
 //! The decoder: the same layer code for training and for sampling.
 //!
-//! Layers of one kind are stacked and scanned, hybrids by their repeating block. What differs between training, prefill and
+//! Over whole rows, layers of one kind are scanned, hybrids by their repeating block; a decoding step walks the layers one by
+//! one, which spares copies of their weights. What differs between training, prefill and
 //! decoding is only how a layer reaches tokens other than those it is given: see [`Reach`].
 //!
 //! Letters: `B` rows, `T` tokens, `S` cache slots, `D` width, `H`/`K` query/key heads, `E` head size, `L` repeats of a
