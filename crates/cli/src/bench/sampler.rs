@@ -34,7 +34,7 @@ pub(crate) fn run(args: &BenchSamplerArgs) -> Result<(), Failure> {
     let params = init_params(&model, 0).or_fail()?;
     let device = Device::single()?;
     say(device.describe());
-    let weights = model_folder::upload(&device, params)?;
+    let weights = model_folder::upload(&device, &params)?;
     let dtypes = match args.compute_dtype {
         Some(one) => vec![one],
         None => vec![ComputeArg::Bf16, ComputeArg::F32],
