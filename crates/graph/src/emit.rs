@@ -31,9 +31,23 @@ pub struct Emitter<'a> {
     next: usize,
     /// Collectives written so far; each has a channel of its own.
     channels: usize,
+    /// Axes along which the text is for one device: those of the manual regions that are open.
+    manual_axes: Vec<String>,
+    /// Values that are nothing but consecutive elements of another one.
+    views: HashMap<String, View>,
     /// Names of values, one map per open block; constants are looked up in the innermost only.
     blocks: Vec<HashMap<Value, String>>,
     scope: Rc<str>,
+}
+
+/// Consecutive elements of a value.
+#[derive(Clone)]
+pub(crate) struct View {
+    /// What the value is called, and its type.
+    pub(crate) of: String,
+    pub(crate) ty: TensorType,
+    /// The first element.
+    pub(crate) first: usize,
 }
 
 /// `[{"data", "fsdp"}, {}]`
@@ -59,6 +73,8 @@ impl<'a> Emitter<'a> {
             text: String::new(),
             next: 0,
             channels: 0,
+            manual_axes: Vec::new(),
+            views: HashMap::new(),
             blocks: vec![HashMap::new()],
             scope: Rc::from(""),
         }
@@ -67,6 +83,41 @@ impl<'a> Emitter<'a> {
     /// Devices of the program's mesh.
     pub fn device_count(&self) -> usize {
         self.arena.mesh.device_count()
+    }
+
+    /// Whether tensors are whole on each device here: there is one device, or all mesh axes are manual.
+    pub fn is_local(&self) -> bool {
+        let mut axes = self.arena.mesh.axes().iter();
+        axes.all(|(name, size)| *size == 1 || self.manual_axes.contains(name))
+    }
+
+    /// Opens a region that is manual along these axes; returns those that were manual before, for [`Self::leave_manual`].
+    pub(crate) fn enter_manual(&mut self, axes: &[String]) -> Vec<String> {
+        let before = self.manual_axes.clone();
+        self.manual_axes.extend_from_slice(axes);
+        before
+    }
+
+    /// Closes it.
+    pub(crate) fn leave_manual(&mut self, before: Vec<String>) {
+        self.manual_axes = before;
+    }
+
+    /// The value that holds the elements of `name`, and where they begin in it. A reader that can say so need not wait for a
+    /// copy of them.
+    pub(crate) fn view(&self, name: &str, ty: &TensorType) -> View {
+        self.views.get(name).cloned().unwrap_or_else(|| View {
+            of: name.to_owned(),
+            ty: ty.clone(),
+            first: 0,
+        })
+    }
+
+    /// Records that `name` is the elements of `of` from number `first` on.
+    pub(crate) fn is_view(&mut self, name: &str, of: &str, ty: &TensorType, first: usize) {
+        let mut view = self.view(of, ty);
+        view.first += first;
+        self.views.insert(name.to_owned(), view);
     }
 
     /// The kind of device that the text is for.

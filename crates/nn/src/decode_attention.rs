@@ -8,12 +8,12 @@
 
 use std::ops::Range;
 
+use ferrotune_cpu::Threads;
 use ferrotune_graph::{
     Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
 };
 use ferrotune_pjrt::Element;
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use crate::attention::attend;
 
@@ -149,7 +149,7 @@ impl Number for f16 {
 }
 
 /// Products below this number are done faster than threads are woken.
-const WORTH_THREADS: usize = 1 << 19;
+const WORTH_THREADS: usize = 1 << 16;
 
 fn run_in<T: Number>(call: &mut KernelCall<'_>) -> Result<(), String> {
     let (inputs, outputs) = call.parts();
@@ -173,7 +173,7 @@ fn run_in<T: Number>(call: &mut KernelCall<'_>) -> Result<(), String> {
     let layers = inputs[1].dims()[0];
     let layer = usize::try_from(layer).unwrap_or(0).min(layers - 1);
     let out = outputs[0].as_mut_slice::<T>()?;
-    let group = |(at, out): (usize, &mut [T])| {
+    let group = |at: usize, out: &mut [T]| {
         let ring = (layer * b * k + at) * s * e..(layer * b * k + at + 1) * s * e;
         let (keys, values) = (&keys[ring.clone()], &values[ring]);
         let parts = read[at / k].clone().map(|run| {
@@ -184,11 +184,12 @@ fn run_in<T: Number>(call: &mut KernelCall<'_>) -> Result<(), String> {
     };
     let groups = heads * e;
     let slots: usize = read.iter().flatten().map(ExactSizeIterator::len).sum();
-    if k * slots * groups < WORTH_THREADS {
-        out.chunks_mut(groups).enumerate().for_each(group);
+    let threads = if k * slots * groups < WORTH_THREADS {
+        Threads::One
     } else {
-        out.par_chunks_mut(groups).enumerate().for_each(group);
-    }
+        Threads::All
+    };
+    threads.for_each_chunk(out, groups, group);
     Ok(())
 }
 

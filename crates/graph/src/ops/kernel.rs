@@ -33,8 +33,6 @@ struct KernelCall {
     rule: &'static KernelRule,
     attributes: Vec<(&'static str, Attribute)>,
     operands: usize,
-    /// Whether the operands are whole on each device, so that it may call the kernel by itself.
-    local: bool,
     portable: RegionId,
 }
 
@@ -51,32 +49,48 @@ impl std::fmt::Debug for KernelCall {
 impl KernelCall {
     fn write_call(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         out.needs_kernel(&self.rule.kernel);
-        let attributes: String = self
-            .attributes
+        let inputs: Vec<&str> = site.inputs[..self.operands]
             .iter()
-            .map(|(name, value)| {
-                format!(", {} = {}", crate::literal::quoted(name), value.to_mlir())
-            })
+            .map(String::as_str)
             .collect();
-        let types = |types: &[TensorType]| {
-            let types: Vec<String> = types.iter().map(TensorType::to_string).collect();
-            types.join(", ")
-        };
-        // Without layouts, XLA hands over whatever order it finds best. Kernels read row-major arrays.
-        out.assign_many(
-            site.output_types.len(),
-            format!(
-                "stablehlo.custom_call @ferrotune_kernel({}) {{api_version = 4 : i32, backend_config = {{kernel = {}{attributes}}}, \
-                 operand_layouts = {}, result_layouts = {}}} : ({}) -> ({})",
-                site.inputs[..self.operands].join(", "),
-                crate::literal::quoted(self.rule.kernel.name),
-                row_major(&site.input_types[..self.operands]),
-                row_major(&site.output_types),
-                types(&site.input_types[..self.operands]),
-                types(&site.output_types),
-            ),
-        )
+        let text = call_text(
+            &self.rule.kernel,
+            &self.attributes,
+            &inputs,
+            &site.input_types[..self.operands],
+            &site.output_types,
+        );
+        out.assign_many(site.output_types.len(), text)
     }
+}
+
+/// The text of a call. Without layouts, XLA hands over whatever order it finds best. Kernels read row-major arrays.
+pub(crate) fn call_text(
+    kernel: &Kernel,
+    attributes: &Attributes,
+    inputs: &[&str],
+    input_types: &[TensorType],
+    output_types: &[TensorType],
+) -> String {
+    let attributes: String = attributes
+        .iter()
+        .map(|(name, value)| format!(", {} = {}", crate::literal::quoted(name), value.to_mlir()))
+        .collect();
+    let types = |types: &[TensorType]| {
+        let types: Vec<String> = types.iter().map(TensorType::to_string).collect();
+        types.join(", ")
+    };
+    format!(
+        "stablehlo.custom_call @{}({}) {{api_version = 4 : i32, backend_config = {{kernel = {}{attributes}}}, \
+         operand_layouts = {}, result_layouts = {}}} : ({}) -> ({})",
+        Kernel::TARGET,
+        inputs.join(", "),
+        crate::literal::quoted(kernel.name),
+        row_major(input_types),
+        row_major(output_types),
+        types(input_types),
+        types(output_types),
+    )
 }
 
 /// `[dense<[1, 0]> : tensor<2xindex>]`, minor dimension first.
@@ -103,7 +117,7 @@ impl Op for KernelCall {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        if out.platform() == Platform::Cpu && (self.local || out.device_count() == 1) {
+        if out.platform() == Platform::Cpu && out.is_local() {
             out.chose("kernels of this process are called");
             return self.write_call(out, site);
         }
@@ -154,7 +168,6 @@ impl Graph {
             rule,
             attributes: attributes.to_vec(),
             operands: operands.len(),
-            local: self.is_local(),
             portable: region.id,
         };
         let inputs: Vec<&Tensor> = operands.iter().copied().chain(&region.captures).collect();

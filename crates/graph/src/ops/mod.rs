@@ -10,6 +10,7 @@ pub(crate) mod convert;
 pub(crate) mod cumulative;
 pub(crate) mod dynamic;
 pub(crate) mod einsum;
+mod einsum_cpu;
 pub(crate) mod einsum_text;
 pub(crate) mod identity;
 pub(crate) mod index;

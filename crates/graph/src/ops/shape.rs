@@ -89,10 +89,12 @@ impl Op for Reshape {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        vec![out.assign(format!(
+        let name = out.assign(format!(
             "stablehlo.reshape {} : ({}) -> {}",
             site.inputs[0], site.input_types[0], site.output_types[0]
-        ))]
+        ));
+        out.is_view(&name, &site.inputs[0], &site.input_types[0], 0);
+        vec![name]
     }
 
     fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -50,11 +50,16 @@ impl Op for Slice {
                 }
             })
             .collect();
-        vec![out.assign(format!(
+        let name = out.assign(format!(
             "stablehlo.slice {} [{}] : ({from}) -> {to}",
             site.inputs[0],
             ranges.join(", ")
-        ))]
+        ));
+        if from.dims[..self.axis].iter().all(|size| *size == 1) {
+            let stride: usize = from.dims[self.axis + 1..].iter().product();
+            out.is_view(&name, &site.inputs[0], from, self.low * stride);
+        }
+        vec![name]
     }
 
     fn cost(&self, _: &CostContext<'_>, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -93,6 +93,7 @@ impl Manual {
             out.raw(&format!(" ({}) {{\n", typed.join(", ")));
         }
 
+        let before = out.enter_manual(&self.axes);
         out.open_block();
         for (i, name) in params.iter().zip(names) {
             let value = Value {
@@ -107,6 +108,7 @@ impl Manual {
             .map(|k| out.value(region.results[*k]))
             .collect();
         out.close_block();
+        out.leave_manual(before);
         if self.devices > 1 {
             let local = results.iter().map(|k| arena.value_type(region.results[*k]));
             out.raw(&format!(

@@ -1,0 +1,80 @@
+//! Elements that products read and write.
+
+use half::bf16;
+
+use crate::matrix::Matrix;
+use crate::{Threads, narrow, wide};
+
+/// f32 or bf16.
+pub trait Number: Copy + Send + Sync + 'static {
+    /// The number as f32; exact.
+    fn wide(self) -> f32;
+
+    /// The nearest number, ties to even.
+    fn nearest(value: f32) -> Self;
+
+    /// `out = a · b`, summed in f32.
+    ///
+    /// # Shapes
+    /// `a [M,K]`, `b [K,N]` → `out [M,N]`, row-major.
+    /// # Panics
+    /// When the shapes do not fit.
+    fn multiply(a: Matrix<'_, Self>, b: Matrix<'_, Self>, out: &mut [f32], threads: Threads);
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn nearest(value: f32) -> Self {
+        value
+    }
+
+    #[track_caller]
+    fn multiply(a: Matrix<'_, f32>, b: Matrix<'_, f32>, out: &mut [f32], threads: Threads) {
+        assert_eq!(a.columns(), b.rows(), "elements that are summed over");
+        wide::multiply(a, b, out, threads);
+    }
+}
+
+impl Number for bf16 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    /// Written without branches, so that the compiler may do many at once.
+    #[inline(always)]
+    fn nearest(value: f32) -> Self {
+        let bits = value.to_bits();
+        let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
+        let quiet = ((bits >> 16) | 0x40) as u16;
+        Self::from_bits(if value.is_nan() { quiet } else { rounded })
+    }
+
+    #[track_caller]
+    fn multiply(a: Matrix<'_, bf16>, b: Matrix<'_, bf16>, out: &mut [f32], threads: Threads) {
+        assert_eq!(a.columns(), b.rows(), "elements that are summed over");
+        narrow::multiply(a, b, out, threads);
+    }
+}
+
+/// `out = a · b`, summed in f32 and rounded once.
+///
+/// # Shapes
+/// `a [M,K]`, `b [K,N]` → `out [M,N]`, row-major.
+/// # Panics
+/// When the shapes do not fit.
+#[track_caller]
+pub fn multiply_rounded(
+    a: Matrix<'_, bf16>,
+    b: Matrix<'_, bf16>,
+    out: &mut [bf16],
+    threads: Threads,
+) {
+    assert_eq!(a.columns(), b.rows(), "elements that are summed over");
+    narrow::multiply(a, b, out, threads);
+}

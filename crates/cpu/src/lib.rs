@@ -1,0 +1,26 @@
+//! Matrix products on the host's processor.
+//!
+//! XLA's own products for the CPU reach half of what the vector unit can do in f32 and a quarter of what the tile unit can
+//! do in bf16; they copy operands that lie otherwise than they like, and widen narrow weights when there are few rows. The
+//! products here read any strides, and form every sum in one order, whatever the number of rows and threads: from the
+//! first to the last element that is summed over. A token has the same bits alone and in company.
+//!
+//! - f32: the crate `gemm`; for a few rows, where memory is the bound, a loop of our own.
+//! - bf16, summed in f32: AMX tiles. Without AMX, blocks are widened and multiplied as f32.
+//!
+//! Nothing here knows of graphs or of XLA; `ferrotune-graph` and `ferrotune-nn` call it from their kernels.
+
+mod amx;
+mod element;
+mod few_rows;
+mod matrix;
+mod narrow;
+mod pack;
+mod target;
+mod team;
+mod threads;
+mod wide;
+
+pub use element::{Number, multiply_rounded};
+pub use matrix::Matrix;
+pub use threads::Threads;

@@ -1,0 +1,64 @@
+//! Who does the work.
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use crate::team;
+
+/// The threads of a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// The calling thread only, for callers that divide the work themselves.
+    One,
+    /// As many as the process may run at once.
+    All,
+}
+
+impl Threads {
+    /// How many there are.
+    #[must_use]
+    pub fn count(self) -> usize {
+        match self {
+            Threads::One => 1,
+            Threads::All => team::size(),
+        }
+    }
+
+    /// Runs `body` on ranges that cover `0..count`, one a thread, none (but the last) shorter than `least`.
+    ///
+    /// # Panics
+    /// When `body` does.
+    pub fn for_each_range(self, count: usize, least: usize, body: impl Fn(Range<usize>) + Sync) {
+        let threads = self.count().min(count / least.max(1)).max(1);
+        if threads == 1 {
+            body(0..count);
+            return;
+        }
+        let start = |i: usize| i * count / threads;
+        team::run(threads, &|i| body(start(i)..start(i + 1)));
+    }
+
+    /// Runs `body` on chunks of a slice and their numbers.
+    ///
+    /// # Panics
+    /// When `body` does, and for chunks of no elements.
+    pub fn for_each_chunk<T: Send>(
+        self,
+        slice: &mut [T],
+        chunk: usize,
+        body: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        let chunks = slice.chunks_mut(chunk).enumerate();
+        if self == Threads::One {
+            return chunks.for_each(|(i, chunk)| body(i, chunk));
+        }
+        let chunks: Vec<Mutex<Option<(usize, &mut [T])>>> =
+            chunks.map(|chunk| Mutex::new(Some(chunk))).collect();
+        team::run(chunks.len(), &|number| {
+            let chunk = chunks[number].lock().map_or(None, |mut chunk| chunk.take());
+            if let Some((i, chunk)) = chunk {
+                body(i, chunk);
+            }
+        });
+    }
+}
