@@ -7,10 +7,17 @@
 
 use std::sync::OnceLock;
 
+/// Rows or columns of a pair of tiles, and elements that one step sums over.
+pub(crate) const BLOCK: usize = 32;
+
 /// 16 × 32 elements of an operand, 1 KiB.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Tile(pub(crate) [u16; 512]);
+
+impl crate::kept::Blank for Tile {
+    const BLANK: Self = Self::ZERO;
+}
 
 impl Tile {
     pub(crate) const ZERO: Self = Self([0; 512]);
@@ -99,26 +106,39 @@ impl Tiles {
         }
     }
 
-    /// Adds the product of 32 rows and 32 columns, `32·steps` elements deep, to sums.
+    /// The product of 32 rows and 32 columns, as deep as there are pairs of right tiles: added to the sums, or instead of
+    /// them if they are `fresh`.
     ///
     /// # Safety
-    /// `left` must have `steps` pairs of tiles to read.
-    pub(crate) unsafe fn add_product(
+    /// `left` must have as many pairs of tiles to read.
+    pub(crate) unsafe fn product(
         &self,
         left: Left,
         right: &[Tile],
         sums: &mut [f32],
         columns: usize,
+        fresh: bool,
     ) {
         let steps = right.len() / 2;
         assert!(sums.len() >= 31 * columns + 32, "32 rows of sums");
         if steps == 0 {
+            if fresh {
+                sums.chunks_mut(columns)
+                    .take(BLOCK)
+                    .for_each(|row| row[..BLOCK].fill(0.0));
+            }
             return;
         }
         // SAFETY: the left tiles are the caller's promise, the right ones and the sums were checked. Tiles are not used by
         // compiled code, so that nothing of it is overwritten.
         unsafe {
             std::arch::asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "test {fresh}, {fresh}",
+                "jnz 2f",
                 "tileloadd tmm0, [{c0} + {crow}*1]",
                 "tileloadd tmm1, [{c0} + {crow}*1 + 64]",
                 "tileloadd tmm2, [{c1} + {crow}*1]",
@@ -151,6 +171,7 @@ impl Tiles {
                 b = inout(reg) right.as_ptr() => _,
                 brow = in(reg) 64_usize,
                 steps = inout(reg) steps => _,
+                fresh = in(reg) usize::from(fresh),
                 options(nostack),
             );
         }
@@ -171,5 +192,5 @@ impl Tiles {
         unreachable!("this processor has no tiles")
     }
 
-    pub(crate) unsafe fn add_product(&self, _: Left, _: &[Tile], _: &mut [f32], _: usize) {}
+    pub(crate) unsafe fn product(&self, _: Left, _: &[Tile], _: &mut [f32], _: usize, _: bool) {}
 }

@@ -3,6 +3,7 @@
 use half::bf16;
 
 use crate::matrix::Matrix;
+use crate::packed::Packed;
 use crate::{Threads, narrow, wide};
 
 /// f32 or bf16.
@@ -20,6 +21,26 @@ pub trait Number: Copy + Send + Sync + 'static {
     /// # Panics
     /// When the shapes do not fit.
     fn multiply(a: Matrix<'_, Self>, b: Matrix<'_, Self>, out: &mut [f32], threads: Threads);
+
+    /// Prepares a right operand `[K,N]`.
+    fn pack(b: Matrix<'_, Self>, packed: &mut Packed);
+
+    /// Adds `a · b` to sums whose rows are `stride` apart, or writes it over them if they are `fresh`, where `b` is as many
+    /// rows of a prepared operand as `a` has columns, and its first columns. On the calling thread. Rows of zeros follow the
+    /// operand up to a block of 32, so that `a` may have as many columns.
+    ///
+    /// # Shapes
+    /// `a [M,K]`, `b [≥K,≥N]` → `[M,N]`, rows and columns filled up to blocks of 32 with what is to be ignored.
+    /// # Panics
+    /// When the shapes do not fit.
+    fn multiply_packed(
+        a: Matrix<'_, Self>,
+        b: &Packed,
+        columns: usize,
+        sums: &mut [f32],
+        stride: usize,
+        fresh: bool,
+    );
 }
 
 impl Number for f32 {
@@ -31,6 +52,21 @@ impl Number for f32 {
     #[inline(always)]
     fn nearest(value: f32) -> Self {
         value
+    }
+
+    fn pack(b: Matrix<'_, f32>, packed: &mut Packed) {
+        packed.take_f32(b);
+    }
+
+    fn multiply_packed(
+        a: Matrix<'_, f32>,
+        b: &Packed,
+        columns: usize,
+        sums: &mut [f32],
+        stride: usize,
+        fresh: bool,
+    ) {
+        b.multiply_f32(a, columns, sums, stride, fresh);
     }
 
     #[track_caller]
@@ -53,6 +89,21 @@ impl Number for bf16 {
         let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
         let quiet = ((bits >> 16) | 0x40) as u16;
         Self::from_bits(if value.is_nan() { quiet } else { rounded })
+    }
+
+    fn pack(b: Matrix<'_, bf16>, packed: &mut Packed) {
+        packed.take_bf16(b);
+    }
+
+    fn multiply_packed(
+        a: Matrix<'_, bf16>,
+        b: &Packed,
+        columns: usize,
+        sums: &mut [f32],
+        stride: usize,
+        fresh: bool,
+    ) {
+        b.multiply_bf16(a, columns, sums, stride, fresh);
     }
 
     #[track_caller]

@@ -13,9 +13,12 @@
 mod amx;
 mod element;
 mod few_rows;
+mod kept;
 mod matrix;
 mod narrow;
 mod pack;
+mod packed;
+mod softmax;
 mod target;
 mod team;
 mod threads;
@@ -23,4 +26,6 @@ mod wide;
 
 pub use element::{Number, multiply_rounded};
 pub use matrix::Matrix;
+pub use packed::Packed;
+pub use softmax::{exponentials, largest};
 pub use threads::Threads;

@@ -1,14 +1,15 @@
 //! Products of bf16 matrices, summed in f32.
 
-use std::cell::Cell;
+use std::ops::Range;
 
 use half::bf16;
 
 use crate::Threads;
-use crate::amx::{self, Left, Tile, Tiles};
+use crate::amx::{self, BLOCK, Left, Tile, Tiles};
 use crate::element::Number;
+use crate::kept::{Kept, WithPart};
 use crate::matrix::Matrix;
-use crate::pack::{self, BLOCK};
+use crate::pack;
 use crate::target::Target;
 use crate::wide;
 
@@ -39,7 +40,16 @@ pub(crate) fn multiply<O: Number>(
     {
         few_rows(a, b, target, threads);
     } else {
-        blocks(a, b, target, threads);
+        let height = height(m, threads);
+        let out = target;
+        Blocks {
+            a,
+            b,
+            out,
+            threads,
+            height,
+        }
+        .run();
     }
 }
 
@@ -52,7 +62,7 @@ fn few_rows<O: Number>(
 ) {
     let steps = a.columns() / BLOCK;
     let row_blocks = a.rows().div_ceil(BLOCK);
-    with_tiles(&PACKED_RIGHT, row_blocks * 2 * steps, |packed| {
+    PACKED_RIGHT.with_part(row_blocks * 2 * steps, |packed| {
         for (block, tiles) in packed.chunks_mut((2 * steps).max(1)).enumerate() {
             pack::right(a.transposed(), block * BLOCK, tiles);
         }
@@ -61,20 +71,21 @@ fn few_rows<O: Number>(
         threads.for_each_range(b.columns() / BLOCK, 4, |blocks| {
             let tiles = Tiles::configure();
             let mut sums = [0.0; BLOCK * BLOCK];
+            let mut turned = [0.0; BLOCK];
             for block in blocks {
                 let rows = features.rows_of(block * BLOCK, BLOCK);
                 let left = in_place(rows);
                 for (row_block, right) in packed.chunks((2 * steps).max(1)).enumerate() {
-                    sums.fill(0.0);
                     // SAFETY: 32 rows of `32 · steps` elements.
-                    unsafe { tiles.add_product(left, right, &mut sums, BLOCK) };
+                    unsafe { tiles.product(left, right, &mut sums, BLOCK, true) };
                     let first = row_block * BLOCK;
                     for row in first..a.rows().min(first + BLOCK) {
                         // SAFETY: each block of columns is written by one thread.
                         let to = unsafe { out.part(row, block * BLOCK, BLOCK) };
-                        for (j, to) in to.iter_mut().enumerate() {
-                            *to = O::nearest(sums[BLOCK * j + row - first]);
+                        for (turned, sums) in turned.iter_mut().zip(sums.as_chunks::<BLOCK>().0) {
+                            *turned = sums[row - first];
                         }
+                        round(&turned, to);
                     }
                 }
             }
@@ -83,7 +94,7 @@ fn few_rows<O: Number>(
 }
 
 /// 32 rows whose elements lie side by side.
-fn in_place(rows: Matrix<'_, bf16>) -> Left {
+pub(crate) fn in_place(rows: Matrix<'_, bf16>) -> Left {
     debug_assert!(rows.strides()[1] == 1 && rows.rows() == BLOCK);
     let second = rows.rows_of(BLOCK / 2, BLOCK / 2);
     Left {
@@ -94,134 +105,149 @@ fn in_place(rows: Matrix<'_, bf16>) -> Left {
     }
 }
 
-/// Both operands packed into tiles, block by block.
-fn blocks<O: Number>(
-    a: Matrix<'_, bf16>,
-    b: Matrix<'_, bf16>,
-    out: Target<'_, O>,
+/// One product whose operands are packed into tiles, block by block.
+struct Blocks<'a, O> {
+    a: Matrix<'a, bf16>,
+    b: Matrix<'a, bf16>,
+    out: Target<'a, O>,
     threads: Threads,
-) {
-    let (m, k, n) = (a.rows(), a.columns(), b.columns());
-    let height = height(m, threads);
-    let whole = m * k <= PACKED_WHOLE;
-    let all_steps = k.div_ceil(BLOCK);
-    let row_blocks = m.div_ceil(BLOCK);
-    with_tiles(
-        &PACKED_LEFT,
-        if whole { row_blocks * 2 * all_steps } else { 0 },
-        |packed_a| {
+    /// Rows of a block.
+    height: usize,
+}
+
+/// A block of columns, and a part of what is summed over.
+struct Part<'a> {
+    columns: Range<usize>,
+    depth: Range<usize>,
+    /// The right operand's tiles of both.
+    right: &'a [Tile],
+}
+
+impl<O: Number> Blocks<'_, O> {
+    fn run(&self) {
+        let (m, k, n) = (self.a.rows(), self.a.columns(), self.b.columns());
+        // Left operands that are not too large are packed once.
+        let whole = m * k <= PACKED_WHOLE;
+        let (row_blocks, steps) = (m.div_ceil(BLOCK), k.div_ceil(BLOCK));
+        let tiles = if whole { row_blocks * 2 * steps } else { 0 };
+        PACKED_LEFT.with_part(tiles, |left| {
             if whole {
-                threads.for_each_chunk(packed_a, (2 * all_steps).max(1), |block, tiles| {
-                    pack::left(a, block * BLOCK, tiles);
-                });
+                self.threads
+                    .for_each_chunk(left, (2 * steps).max(1), |block, tiles| {
+                        pack::left(self.a, block * BLOCK, tiles);
+                    });
             }
-            let packed_a = &*packed_a;
-            for first_column in (0..n).step_by(WIDTH) {
-                let columns = WIDTH.min(n - first_column);
-                let padded = columns.next_multiple_of(BLOCK);
-                let b = b.columns_of(first_column, columns);
-                let once = k <= DEPTH;
-                let mut kept: Vec<Vec<f32>> =
-                    vec![Vec::new(); if once { 0 } else { m.div_ceil(height) }];
-                for first in (0..k.max(1)).step_by(DEPTH) {
-                    let depth = DEPTH.min(k - first);
-                    let steps = depth.div_ceil(BLOCK);
-                    with_tiles(&PACKED_RIGHT, padded / BLOCK * 2 * steps, |packed_b| {
-                        let part = b.rows_of(first, depth);
-                        threads.for_each_chunk(packed_b, (2 * steps).max(1), |block, tiles| {
-                            pack::right(part, block * BLOCK, tiles);
+            let left = whole.then_some(&*left);
+            for first in (0..n).step_by(WIDTH) {
+                self.columns(first..n.min(first + WIDTH), left);
+            }
+        });
+    }
+
+    /// A block of columns of the result.
+    fn columns(&self, columns: Range<usize>, left: Option<&[Tile]>) {
+        let k = self.a.columns();
+        let b = self.b.columns_of(columns.start, columns.len());
+        let width = columns.len().next_multiple_of(BLOCK);
+        let of_block = self.height * width;
+        let once = k <= DEPTH;
+        let blocks = self.a.rows().div_ceil(self.height);
+        // Sums that wait for the next part of what is summed over; otherwise each thread has those of one block.
+        KEPT_SUMS.with_part(if once { 0 } else { blocks * of_block }, |kept| {
+            for first in (0..k.max(1)).step_by(DEPTH) {
+                let depth = first..k.min(first + DEPTH);
+                let steps = depth.len().div_ceil(BLOCK);
+                PACKED_RIGHT.with_part(width / BLOCK * 2 * steps, |right| {
+                    let b = b.rows_of(first, depth.len());
+                    self.threads
+                        .for_each_chunk(right, (2 * steps).max(1), |block, tiles| {
+                            pack::right(b, block * BLOCK, tiles);
                         });
-                        let packed_b = &*packed_b;
-                        let one = |block: usize, sums: &mut [f32]| {
-                            let rows = block * height..m.min((block + 1) * height);
-                            let mut of_block =
-                                |packed: &[Tile],
-                                 row_blocks: std::ops::Range<usize>,
-                                 stride: usize,
-                                 skip: usize| {
-                                    add_block(
-                                        packed,
-                                        stride,
-                                        skip,
-                                        row_blocks.len(),
-                                        packed_b,
-                                        steps,
-                                        sums,
-                                        padded,
-                                    );
-                                };
-                            let these = rows.start / BLOCK..rows.end.div_ceil(BLOCK);
-                            if whole {
-                                let packed = &packed_a[these.start * 2 * all_steps..];
-                                of_block(packed, these, 2 * all_steps, 2 * first / BLOCK);
-                            } else {
-                                with_tiles(&PACKED_LEFT, these.len() * 2 * steps, |packed| {
-                                    let part = a.columns_of(first, depth);
-                                    for (i, tiles) in
-                                        packed.chunks_mut((2 * steps).max(1)).enumerate()
-                                    {
-                                        pack::left(part, rows.start + i * BLOCK, tiles);
-                                    }
-                                    of_block(packed, these, 2 * steps, 0);
+                    let columns = columns.clone();
+                    let part = Part {
+                        columns,
+                        depth,
+                        right,
+                    };
+                    if once {
+                        self.threads.for_each_range(blocks, 1, |blocks| {
+                            for block in blocks {
+                                SUMS.with_part(of_block, |sums| {
+                                    self.block(block, &part, left, sums)
                                 });
                             }
-                            if first + depth == k {
-                                for row in rows.clone() {
-                                    // SAFETY: each block of rows is written by one thread.
-                                    let to = unsafe { out.part(row, first_column, columns) };
-                                    round(&sums[(row - rows.start) * padded..][..columns], to);
-                                }
-                            }
-                        };
-                        if once {
-                            threads.for_each_range(m.div_ceil(height), 1, |blocks| {
-                                for block in blocks {
-                                    with_sums(height * padded, |sums| one(block, sums));
-                                }
-                            });
-                        } else {
-                            threads.for_each_chunk(&mut kept, 1, |block, kept| {
-                                if first == 0 {
-                                    kept[0] = vec![0.0; height * padded];
-                                }
-                                one(block, &mut kept[0]);
-                            });
-                        }
-                    });
-                }
+                        });
+                    } else {
+                        self.threads.for_each_chunk(kept, of_block, |block, sums| {
+                            self.block(block, &part, left, sums);
+                        });
+                    }
+                });
             }
-        },
-    );
+        });
+    }
+
+    /// Adds a part to the sums of one block of rows, and writes them when it is the last.
+    fn block(&self, block: usize, part: &Part<'_>, left: Option<&[Tile]>, sums: &mut [f32]) {
+        let rows = block * self.height..self.a.rows().min((block + 1) * self.height);
+        let row_blocks = rows.start / BLOCK..rows.end.div_ceil(BLOCK);
+        let steps = part.depth.len().div_ceil(BLOCK);
+        if let Some(left) = left {
+            let stride = 2 * self.a.columns().div_ceil(BLOCK);
+            let left = &left[row_blocks.start * stride..];
+            add(
+                part,
+                (left, stride, 2 * part.depth.start / BLOCK),
+                row_blocks.len(),
+                sums,
+            );
+        } else {
+            PACKED_LEFT.with_part(row_blocks.len() * 2 * steps, |left| {
+                let a = self.a.columns_of(part.depth.start, part.depth.len());
+                for (block, tiles) in row_blocks.clone().zip(left.chunks_mut(2 * steps)) {
+                    pack::left(a, block * BLOCK, tiles);
+                }
+                add(part, (left, 2 * steps, 0), row_blocks.len(), sums);
+            });
+        }
+        if part.depth.end < self.a.columns() {
+            return;
+        }
+        let width = part.columns.len().next_multiple_of(BLOCK);
+        for (row, sums) in rows.zip(sums.chunks(width.max(1))) {
+            // SAFETY: each block of rows has one thread.
+            let to = unsafe { self.out.part(row, part.columns.start, part.columns.len()) };
+            round(&sums[..to.len()], to);
+        }
+    }
+}
+
+/// Adds a part of a block of packed rows to its sums. The left tiles: where the block begins, tiles of 32 rows, and tiles
+/// before the part.
+fn add(part: &Part<'_>, left: (&[Tile], usize, usize), row_blocks: usize, sums: &mut [f32]) {
+    let (left, stride, skip) = left;
+    let steps = part.depth.len().div_ceil(BLOCK);
+    let width = part.columns.len().next_multiple_of(BLOCK);
+    let tiles = Tiles::configure();
+    let fresh = part.depth.start == 0;
+    for column in 0..width / BLOCK {
+        let right = &part.right[column * 2 * steps..][..2 * steps];
+        for row in 0..row_blocks {
+            let pairs = &left[row * stride + skip..][..2 * steps];
+            let sums = &mut sums[row * BLOCK * width + column * BLOCK..];
+            // SAFETY: the slice has as many pairs.
+            unsafe { tiles.product(Left::packed(pairs), right, sums, width, fresh) };
+        }
+    }
 }
 
 /// Rows of a block: a multiple of 32, such that threads have equal shares.
 fn height(m: usize, threads: Threads) -> usize {
     let share = threads.count();
     let rounds = m.div_ceil(share * HEIGHT).max(1);
-    m.div_ceil(share * rounds).next_multiple_of(BLOCK)
-}
-
-/// Adds the product of a block of packed rows and all packed columns to `sums`.
-#[expect(clippy::too_many_arguments, reason = "places in two packed operands")]
-fn add_block(
-    left: &[Tile],
-    stride: usize,
-    skip: usize,
-    row_blocks: usize,
-    right: &[Tile],
-    steps: usize,
-    sums: &mut [f32],
-    columns: usize,
-) {
-    let tiles = Tiles::configure();
-    for (column, right) in right.chunks((2 * steps).max(1)).enumerate() {
-        for row in 0..row_blocks {
-            let pairs = &left[row * stride + skip..][..2 * steps];
-            let sums = &mut sums[row * BLOCK * columns + column * BLOCK..];
-            // SAFETY: the slice has `steps` pairs.
-            unsafe { tiles.add_product(Left::packed(pairs), right, sums, columns) };
-        }
-    }
+    m.div_ceil(share * rounds)
+        .next_multiple_of(BLOCK)
+        .max(BLOCK)
 }
 
 /// Rounds sums, many at once.
@@ -272,44 +298,22 @@ fn widened<O: Number>(
 }
 
 fn widen(part: Matrix<'_, bf16>) -> Vec<f32> {
-    let [row, column] = part.strides();
-    let mut wide = Vec::with_capacity(part.rows() * part.columns());
-    for i in 0..part.rows() {
-        wide.extend((0..part.columns()).map(|j| part.data()[i * row + j * column].wide()));
-    }
+    let mut wide = Vec::new();
+    append_widened(part, &mut wide);
     wide
 }
 
-type Kept<T> = std::thread::LocalKey<Cell<Vec<T>>>;
+/// Appends the elements, row by row.
+pub(crate) fn append_widened(part: Matrix<'_, bf16>, to: &mut Vec<f32>) {
+    let [row, column] = part.strides();
+    for i in 0..part.rows() {
+        to.extend((0..part.columns()).map(|j| part.data()[i * row + j * column].wide()));
+    }
+}
 
 thread_local! {
-    // Memory that is used again: fresh pages cost more than what is written to them.
-    static PACKED_LEFT: Cell<Vec<Tile>> = const { Cell::new(Vec::new()) };
-    static PACKED_RIGHT: Cell<Vec<Tile>> = const { Cell::new(Vec::new()) };
-    static SUMS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-}
-
-/// Lends so many tiles that hold anything. A second loan inside of the first gets memory of its own.
-fn with_tiles<R>(
-    kept: &'static Kept<Tile>,
-    count: usize,
-    body: impl FnOnce(&mut [Tile]) -> R,
-) -> R {
-    let mut tiles = kept.take();
-    if tiles.len() < count {
-        tiles.resize(count, Tile::ZERO);
-    }
-    let result = body(&mut tiles[..count]);
-    kept.set(tiles);
-    result
-}
-
-/// Lends so many zeros.
-fn with_sums<R>(count: usize, body: impl FnOnce(&mut [f32]) -> R) -> R {
-    let mut sums = SUMS.take();
-    sums.clear();
-    sums.resize(count, 0.0);
-    let result = body(&mut sums);
-    SUMS.set(sums);
-    result
+    static PACKED_LEFT: Kept<Tile> = const { Kept::new() };
+    static PACKED_RIGHT: Kept<Tile> = const { Kept::new() };
+    static SUMS: Kept<f32> = const { Kept::new() };
+    static KEPT_SUMS: Kept<f32> = const { Kept::new() };
 }

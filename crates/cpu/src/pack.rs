@@ -1,12 +1,10 @@
 //! Operands rearranged into tiles, filled up with zeros.
 
 use half::bf16;
+use half::slice::HalfFloatSliceExt;
 
-use crate::amx::Tile;
+use crate::amx::{BLOCK, Tile};
 use crate::matrix::Matrix;
-
-/// Rows or columns of a block, and elements of one step.
-pub(crate) const BLOCK: usize = 32;
 
 /// 32 rows from `first` on, as pairs of left tiles.
 ///
@@ -39,7 +37,8 @@ fn left_tile(part: Matrix<'_, bf16>, tile: &mut [u16; 512]) {
             .iter_mut()
             .enumerate()
         {
-            copy(part.row(i), to);
+            let from: &[u16] = part.row(i).reinterpret_cast();
+            to[..from.len()].copy_from_slice(from);
         }
     } else if row == 1 {
         let turned = part.transposed();
@@ -54,17 +53,6 @@ fn left_tile(part: Matrix<'_, bf16>, tile: &mut [u16; 512]) {
                 tile[BLOCK * i + k] = part.data()[i * row + k * column].to_bits();
             }
         }
-    }
-}
-
-#[inline]
-fn copy(from: &[bf16], to: &mut [u16; BLOCK]) {
-    if let Ok(from) = <&[bf16; BLOCK]>::try_from(from) {
-        *to = from.map(bf16::to_bits);
-    } else {
-        to.iter_mut()
-            .zip(from)
-            .for_each(|(to, from)| *to = from.to_bits());
     }
 }
 

@@ -64,3 +64,60 @@ fn one(a: Matrix<'_, f32>, b: Matrix<'_, f32>, out: Target<'_, f32>, first: usiz
         );
     }
 }
+
+/// Appends the elements, row by row.
+pub(crate) fn append_rows(part: Matrix<'_, f32>, to: &mut Vec<f32>) {
+    let [row, column] = part.strides();
+    for i in 0..part.rows() {
+        if column == 1 {
+            to.extend_from_slice(part.row(i));
+        } else {
+            to.extend((0..part.columns()).map(|j| part.data()[i * row + j * column]));
+        }
+    }
+}
+
+/// Adds `a · b` to sums whose rows are `stride` apart, or writes it over them if they are `fresh`; on this thread.
+pub(crate) fn add_here(
+    a: Matrix<'_, f32>,
+    b: Matrix<'_, f32>,
+    sums: &mut [f32],
+    stride: usize,
+    fresh: bool,
+) {
+    let (m, k, n) = (a.rows(), a.columns(), b.columns());
+    if m == 0 || n == 0 {
+        return;
+    }
+    assert!(
+        n <= stride && sums.len() >= (m - 1) * stride + n,
+        "room for the sums"
+    );
+    let signed = |stride: usize| isize::try_from(stride).expect("strides were checked");
+    let [a_row, a_column] = a.strides().map(signed);
+    let [b_row, b_column] = b.strides().map(signed);
+    // SAFETY: both views lie inside of their slices, and there is room for the sums.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            sums.as_mut_ptr(),
+            1,
+            signed(stride),
+            !fresh,
+            a.data().as_ptr(),
+            a_column,
+            a_row,
+            b.data().as_ptr(),
+            b_column,
+            b_row,
+            1.0,
+            1.0,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}

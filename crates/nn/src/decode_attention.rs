@@ -1,7 +1,8 @@
 //! Attention of one new token per row over a cache of keys and values, for decoding.
 //!
 //! The slots of a row are a ring: what it reads may go past the last slot and on from the first. The kernel reads in that
-//! order, so that its result does not depend on the place in the ring, to the last bit.
+//! order, so that its result does not depend on the place in the ring, to the last bit: it is what the whole document gets
+//! in training.
 //!
 //! On the CPU it is a kernel of this process. XLA would copy one layer out of the cache at every step and multiply with all
 //! slots, filled or not; the kernel reads the filled slots where they are.
@@ -12,10 +13,10 @@ use ferrotune_cpu::Threads;
 use ferrotune_graph::{
     Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
 };
-use ferrotune_pjrt::Element;
-use half::{bf16, f16};
+use half::bf16;
 
 use crate::attention::attend;
+use crate::tiled::kernel::{Operand, Reader};
 
 /// Keys and values of all layers, and which part of them one step reads.
 #[derive(Clone, Debug)]
@@ -36,7 +37,7 @@ pub struct CacheView {
 /// `softmax(q·kᵀ / √E) · v` over the slots `first ..= last` of one layer, f32 inside.
 ///
 /// # Shapes
-/// `q [B,1,H,E]`, a cache of the same element type (f32, bf16 or f16) → `[B,1,H,E]`.
+/// `q [B,1,H,E]`, a cache of the same element type (f32 or bf16) → `[B,1,H,E]`.
 /// # Source
 /// As [`attend`].
 #[track_caller]
@@ -95,8 +96,8 @@ fn infer(inputs: &[TensorType], _: &Attributes) -> Result<Vec<TensorType>, Strin
     if keys != values || rows != b || size != e || h % k != 0 {
         return Err("queries and cache differ in rows, heads or head size".to_owned());
     }
-    if q.dtype != keys.dtype || ![DType::F32, DType::BF16, DType::F16].contains(&q.dtype) {
-        return Err("queries and cache are of one type: f32, bf16 or f16".to_owned());
+    if q.dtype != keys.dtype || ![DType::F32, DType::BF16].contains(&q.dtype) {
+        return Err("queries and cache are of one type, f32 or bf16".to_owned());
     }
     let index = |dims: &[usize]| TensorType::new(DType::S32, dims);
     if *layer != index(&[]) || *first != index(&[b]) || *last != index(&[]) {
@@ -110,50 +111,13 @@ fn infer(inputs: &[TensorType], _: &Attributes) -> Result<Vec<TensorType>, Strin
 fn run(call: &mut KernelCall<'_>) -> Result<(), String> {
     match call.inputs()[0].dtype() {
         DType::BF16 => run_in::<bf16>(call),
-        DType::F16 => run_in::<f16>(call),
         _ => run_in::<f32>(call),
     }
 }
 
-/// An element that is read and written as f32.
-trait Number: Element + Copy + Send + Sync {
-    fn wide(self) -> f32;
-    fn narrow(value: f32) -> Self;
-}
-
-impl Number for f32 {
-    fn wide(self) -> f32 {
-        self
-    }
-    fn narrow(value: f32) -> Self {
-        value
-    }
-}
-
-impl Number for bf16 {
-    fn wide(self) -> f32 {
-        self.to_f32()
-    }
-    fn narrow(value: f32) -> Self {
-        bf16::from_f32(value)
-    }
-}
-
-impl Number for f16 {
-    fn wide(self) -> f32 {
-        self.to_f32()
-    }
-    fn narrow(value: f32) -> Self {
-        f16::from_f32(value)
-    }
-}
-
-/// Products below this number are done faster than threads are woken.
-const WORTH_THREADS: usize = 1 << 16;
-
-fn run_in<T: Number>(call: &mut KernelCall<'_>) -> Result<(), String> {
+fn run_in<T: Operand>(call: &mut KernelCall<'_>) -> Result<(), String> {
     let (inputs, outputs) = call.parts();
-    let &[_, b, k, s, e] = inputs[1].dims() else {
+    let &[layers, b, k, s, e] = inputs[1].dims() else {
         return Err("the cache has five dimensions".to_owned());
     };
     let heads = inputs[0].dims()[2] / k; // query heads of each key head
@@ -163,33 +127,28 @@ fn run_in<T: Number>(call: &mut KernelCall<'_>) -> Result<(), String> {
         inputs[2].as_slice::<T>()?,
     );
     let slot = |slot: i32| usize::try_from(slot).unwrap_or(0).min(s - 1);
-    let (layer, last) = (
-        inputs[3].as_slice::<i32>()?[0],
-        slot(inputs[5].as_slice::<i32>()?[0]),
-    );
+    let last = slot(inputs[5].as_slice::<i32>()?[0]);
     let first = inputs[4].as_slice::<i32>()?;
-    let read: Vec<[Range<usize>; 2]> = first.iter().map(|f| runs(slot(*f), last, s)).collect();
     // As XLA does, an index outside of the cache reads its nearest layer.
-    let layers = inputs[1].dims()[0];
-    let layer = usize::try_from(layer).unwrap_or(0).min(layers - 1);
+    let layer = usize::try_from(inputs[3].as_slice::<i32>()?[0])
+        .unwrap_or(0)
+        .min(layers - 1);
     let out = outputs[0].as_mut_slice::<T>()?;
+    let scale = (e as f32).sqrt().recip();
     let group = |at: usize, out: &mut [T]| {
-        let ring = (layer * b * k + at) * s * e..(layer * b * k + at + 1) * s * e;
-        let (keys, values) = (&keys[ring.clone()], &values[ring]);
-        let parts = read[at / k].clone().map(|run| {
-            let run = run.start * e..run.end * e;
-            (&keys[run.clone()], &values[run])
-        });
-        one_group(&q[at * heads * e..][..heads * e], parts, e, out);
+        let begin = (layer * b * k + at) * s * e;
+        let read = runs(slot(first[at / k]), last, s);
+        let count = read.iter().map(ExactSizeIterator::len).sum();
+        let in_order = |ring: &[T]| {
+            let run =
+                |run: &Range<usize>| ring[begin + run.start * e..begin + run.end * e].to_vec();
+            read.iter().map(run).collect::<Vec<_>>().concat()
+        };
+        let reader = Reader::new(&in_order(keys), &in_order(values), e);
+        let q = &q[at * heads * e..][..heads * e];
+        reader.read(q, &vec![count; heads], scale, out, &mut vec![0.0; heads]);
     };
-    let groups = heads * e;
-    let slots: usize = read.iter().flatten().map(ExactSizeIterator::len).sum();
-    let threads = if k * slots * groups < WORTH_THREADS {
-        Threads::One
-    } else {
-        Threads::All
-    };
-    threads.for_each_chunk(out, groups, group);
+    Threads::All.for_each_chunk(out, heads * e, group);
     Ok(())
 }
 
@@ -200,66 +159,4 @@ fn runs(first: usize, last: usize, slots: usize) -> [Range<usize>; 2] {
     } else {
         [first..slots, 0..last + 1]
     }
-}
-
-/// The query heads of one key head: `q [G,E]`, runs of keys and values `[S,E]` → `[G,E]`.
-///
-/// Weights are rounded to the element type before they meet the values, and divided by their sum after, as in [`attend`]:
-/// what is decoded must have the log-probs that training finds for it, so both round in the same places.
-fn one_group<T: Number>(q: &[T], parts: [(&[T], &[T]); 2], e: usize, out: &mut [T]) {
-    let slots = parts.iter().map(|(keys, _)| keys.len() / e).sum();
-    let scale = (e as f32).sqrt().recip();
-    let q: Vec<f32> = q.iter().map(|q| q.wide()).collect();
-    let mut weights = vec![0.0_f32; q.len() / e * slots];
-    let mut wide = vec![0.0_f32; e];
-    let keys = parts.iter().flat_map(|(keys, _)| keys.chunks_exact(e));
-    for (slot, key) in keys.enumerate() {
-        wide.iter_mut().zip(key).for_each(|(w, k)| *w = k.wide());
-        for (q, weights) in q.chunks_exact(e).zip(weights.chunks_exact_mut(slots)) {
-            weights[slot] = dot(q, &wide) * scale;
-        }
-    }
-    let mut totals = Vec::with_capacity(q.len() / e);
-    for weights in weights.chunks_exact_mut(slots) {
-        let peak = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        weights
-            .iter_mut()
-            .for_each(|w| *w = T::narrow((*w - peak).exp()).wide());
-        totals.push(weights.iter().sum::<f32>());
-    }
-    let mut sum = vec![0.0_f32; q.len()];
-    let values = parts.iter().flat_map(|(_, values)| values.chunks_exact(e));
-    for (slot, value) in values.enumerate() {
-        wide.iter_mut().zip(value).for_each(|(w, v)| *w = v.wide());
-        for (sum, weights) in sum.chunks_exact_mut(e).zip(weights.chunks_exact(slots)) {
-            let weight = weights[slot];
-            sum.iter_mut()
-                .zip(&wide)
-                .for_each(|(s, v)| *s += weight * v);
-        }
-    }
-    for ((out, sum), total) in out.chunks_exact_mut(e).zip(sum.chunks_exact(e)).zip(totals) {
-        out.iter_mut()
-            .zip(sum)
-            .for_each(|(out, s)| *out = T::narrow(s / total));
-    }
-}
-
-/// Sums of eight lanes, so that the compiler may use vector registers.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = [0.0_f32; 8];
-    let (a8, b8) = (a.chunks_exact(8), b.chunks_exact(8));
-    let rest: f32 = a8
-        .remainder()
-        .iter()
-        .zip(b8.remainder())
-        .map(|(a, b)| a * b)
-        .sum();
-    for (a, b) in a8.zip(b8) {
-        lanes
-            .iter_mut()
-            .zip(a.iter().zip(b))
-            .for_each(|(lane, (a, b))| *lane += a * b);
-    }
-    lanes.iter().sum::<f32>() + rest
 }

@@ -1,7 +1,7 @@
 //! Softmax attention, with a gate on its result in hybrids.
 
 use ferrotune_graph::{DType, Tensor};
-use ferrotune_nn::{CacheView, Params, attend, attend_cache, project, rotate};
+use ferrotune_nn::{CacheView, Params, attend_cache, attend_documents, project, rotate};
 
 use super::{Decoder, Reach};
 
@@ -52,13 +52,12 @@ fn mix(q: &Tensor, k: &Tensor, v: &Tensor, reach: &Reach<'_>) -> (Tensor, Vec<Te
     let slots_last = |t: &Tensor| t.transpose(&[0, 2, 1, 3]);
     match reach {
         Reach::Rows {
-            mask,
+            seq,
             rotation,
             keep,
-            ..
         } => {
             let (k, v) = (slots_last(&rotate(k, rotation)), slots_last(v));
-            let mixed = attend(&rotate(q, rotation), &k, &v, mask);
+            let mixed = attend_documents(&rotate(q, rotation), &k, &v, seq);
             (mixed, if *keep { vec![k, v] } else { vec![] })
         }
         Reach::Cache {

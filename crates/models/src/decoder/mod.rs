@@ -14,9 +14,7 @@ mod feed_forward;
 mod stacks;
 
 use ferrotune_graph::{DType, Graph, Policy, Tensor};
-use ferrotune_nn::{
-    EntropyUse, Head, HeadSettings, Params, Rotation, Sequence, causal_mask, rms_norm,
-};
+use ferrotune_nn::{EntropyUse, Head, HeadSettings, Params, Rotation, Sequence, rms_norm};
 
 pub use self::cache::{Cache, CacheEntry};
 pub use self::feed_forward::Routed;
@@ -47,7 +45,6 @@ enum Reach<'a> {
     /// They are in the same rows.
     Rows {
         seq: &'a Sequence,
-        mask: &'a Tensor,
         rotation: &'a Rotation,
         /// Whether what a cache holds of them is to be kept.
         keep: bool,
@@ -175,10 +172,9 @@ impl Decoder<'_> {
     ) -> (Tensor, Vec<Tensor>, Option<Routed>) {
         let g = self.graph();
         let x = g.scope("embed", || self.embed(tokens));
-        let (rotation, mask) = (self.rotation(&seq.positions), causal_mask(seq));
+        let rotation = self.rotation(&seq.positions);
         let reach = Reach::Rows {
             seq,
-            mask: &mask,
             rotation: &rotation,
             keep,
         };

@@ -8,12 +8,15 @@
 
 mod backward;
 mod forward;
+pub(crate) mod kernel;
 mod list;
+mod region;
 
 use ferrotune_graph::{DType, Tensor};
 
 pub use list::Places;
 use list::TileList;
+pub use region::attend_documents;
 
 /// Sizes of the tiles; sequences that they do not divide are padded inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,25 +56,33 @@ pub fn attend_tiled(
         .transpose(&[0, 2, 1, 3, 4]);
     let plan = |size| TileList::new(queries, keys, size);
     let (ahead, back) = (plan(sizes.forward), plan(sizes.backward));
+    let places = [
+        &queries.segment_ids,
+        &queries.index,
+        &keys.segment_ids,
+        &keys.index,
+    ];
     let result = g.custom_vjp(
         &[&grouped, k_bkse, v_bkse],
         |x| {
-            let (out, log_sum) = forward::attend(&x[0], &x[1], &x[2], &ahead);
-            let residuals = vec![
-                x[0].clone(),
-                x[1].clone(),
-                x[2].clone(),
-                out.clone(),
-                log_sum.clone(),
-            ];
-            (vec![out, log_sum], residuals)
+            let operands = [&[&x[0], &x[1], &x[2]], &places[..]].concat();
+            let results = g.kernel(&kernel::ATTEND, &operands, &[], |x| {
+                let (out, log_sum) = forward::attend(&x[0], &x[1], &x[2], &ahead);
+                vec![out, log_sum]
+            });
+            let residuals = [&x[..3], &results].concat();
+            (results, residuals)
         },
         |kept, d| {
             let [q, k, v, out, log_sum] = kept else {
                 panic!("five residuals are kept")
             };
-            let given = backward::Given { q, k, v, log_sum };
-            let slopes = backward::cotangents(&given, out, &d[0], &back);
+            let operands = [&[q, k, v], &places[..], &[out, log_sum, &d[0]]].concat();
+            let slopes = g.kernel(&kernel::ATTEND_BACK, &operands, &[], |x| {
+                let (q, k, v, log_sum) = (&x[0], &x[1], &x[2], &x[8]);
+                let given = backward::Given { q, k, v, log_sum };
+                backward::cotangents(&given, &x[7], &x[9], &back)
+            });
             slopes.into_iter().map(Some).collect()
         },
     );

@@ -1,0 +1,153 @@
+//! Right operands that are prepared once and used by many products of one thread, as attention does.
+
+use half::bf16;
+
+use crate::amx::{self, BLOCK, Left, Tile, Tiles};
+use crate::kept::{Kept, WithPart};
+use crate::matrix::Matrix;
+use crate::{narrow, pack, wide};
+
+/// A right operand `[K,N]`, in the form that products of its element type read.
+#[derive(Default)]
+pub struct Packed {
+    dims: [usize; 2],
+    /// For the tile unit: pairs of tiles, columns slowest.
+    tiles: Vec<Tile>,
+    /// Otherwise: rows.
+    wide: Vec<f32>,
+}
+
+thread_local! {
+    static PACKED_LEFT: Kept<Tile> = const { Kept::new() };
+}
+
+impl Packed {
+    /// What the sums of a product with so many columns are wide, at least: whole blocks of 32.
+    #[must_use]
+    pub fn padded(size: usize) -> usize {
+        size.next_multiple_of(BLOCK)
+    }
+
+    pub(crate) fn take_f32(&mut self, b: Matrix<'_, f32>) {
+        self.dims = [b.rows(), b.columns()];
+        self.wide.clear();
+        wide::append_rows(b, &mut self.wide);
+        self.fill_up();
+    }
+
+    /// Rows of zeros, up to a whole block.
+    fn fill_up(&mut self) {
+        self.wide
+            .resize(Self::padded(self.dims[0]) * self.dims[1], 0.0);
+    }
+
+    pub(crate) fn take_bf16(&mut self, b: Matrix<'_, bf16>) {
+        self.dims = [b.rows(), b.columns()];
+        if !amx::available() {
+            self.wide.clear();
+            narrow::append_widened(b, &mut self.wide);
+            return self.fill_up();
+        }
+        let steps = b.rows().div_ceil(BLOCK);
+        let count = b.columns().div_ceil(BLOCK) * 2 * steps;
+        if self.tiles.len() < count {
+            self.tiles.resize(count, Tile::ZERO);
+        }
+        for (block, tiles) in self.tiles[..count]
+            .chunks_mut((2 * steps).max(1))
+            .enumerate()
+        {
+            pack::right(b, block * BLOCK, tiles);
+        }
+    }
+
+    fn check(&self, rows: usize, depth: usize, columns: usize, sums: &[f32], stride: usize) {
+        assert!(
+            depth <= Self::padded(self.dims[0]) && columns <= self.dims[1],
+            "{depth} × {columns} of an operand of {:?}",
+            self.dims
+        );
+        let (rows, columns) = (Self::padded(rows), Self::padded(columns));
+        assert!(
+            rows == 0 || (stride >= columns && sums.len() >= (rows - 1) * stride + columns),
+            "sums have whole blocks of 32 rows and columns"
+        );
+    }
+
+    pub(crate) fn multiply_f32(
+        &self,
+        a: Matrix<'_, f32>,
+        columns: usize,
+        sums: &mut [f32],
+        stride: usize,
+        fresh: bool,
+    ) {
+        self.check(a.rows(), a.columns(), columns, sums, stride);
+        let b = Matrix::new(&self.wide, [a.columns(), columns], [self.dims[1], 1]);
+        wide::add_here(a, b, sums, stride, fresh);
+    }
+
+    pub(crate) fn multiply_bf16(
+        &self,
+        a: Matrix<'_, bf16>,
+        columns: usize,
+        sums: &mut [f32],
+        stride: usize,
+        fresh: bool,
+    ) {
+        self.check(a.rows(), a.columns(), columns, sums, stride);
+        if !amx::available() {
+            let mut wide_a = Vec::new();
+            narrow::append_widened(a, &mut wide_a);
+            let a = Matrix::new(&wide_a, [a.rows(), a.columns()], [a.columns(), 1]);
+            let b = Matrix::new(&self.wide, [a.columns(), columns], [self.dims[1], 1]);
+            return wide::add_here(a, b, sums, stride, fresh);
+        }
+        let steps = a.columns().div_ceil(BLOCK);
+        let in_place = a.strides()[1] == 1
+            && a.rows().is_multiple_of(BLOCK)
+            && a.columns().is_multiple_of(BLOCK);
+        if in_place {
+            return self.multiply_tiles(a.rows(), steps, columns, sums, stride, fresh, |block| {
+                narrow::in_place(a.rows_of(block * BLOCK, BLOCK))
+            });
+        }
+        let blocks = a.rows().div_ceil(BLOCK);
+        PACKED_LEFT.with_part(blocks * 2 * steps, |left| {
+            for (block, tiles) in left.chunks_mut((2 * steps).max(1)).enumerate() {
+                pack::left(a, block * BLOCK, tiles);
+            }
+            let left = &*left;
+            self.multiply_tiles(a.rows(), steps, columns, sums, stride, fresh, |block| {
+                Left::packed(&left[block * 2 * steps..][..2 * steps])
+            });
+        });
+    }
+
+    /// `left` gives each block of rows, `steps` deep.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the sizes of a product and where it goes"
+    )]
+    fn multiply_tiles(
+        &self,
+        rows: usize,
+        steps: usize,
+        columns: usize,
+        sums: &mut [f32],
+        stride: usize,
+        fresh: bool,
+        left: impl Fn(usize) -> Left,
+    ) {
+        let all = 2 * self.dims[0].div_ceil(BLOCK);
+        let tiles = Tiles::configure();
+        for column in 0..columns.div_ceil(BLOCK) {
+            let right = &self.tiles[column * all..][..2 * steps];
+            for row in 0..rows.div_ceil(BLOCK) {
+                let sums = &mut sums[row * BLOCK * stride + column * BLOCK..];
+                // SAFETY: `left` has `steps` pairs of tiles for each block of rows.
+                unsafe { tiles.product(left(row), right, sums, stride, fresh) };
+            }
+        }
+    }
+}

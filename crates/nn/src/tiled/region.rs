@@ -1,0 +1,64 @@
+//! Attention within the documents of rows, each device for the queries that it has.
+
+use ferrotune_graph::{Sharding, Tensor};
+
+use super::{Places, TileSizes, attend_tiled};
+use crate::sequence::Sequence;
+
+/// Tokens of a block where tiles are walked.
+const BLOCK: usize = 512;
+
+/// `softmax(q·kᵀ / √E) · v` over the keys of each token's own document that do not come after it.
+///
+/// On a mesh every device has the queries of its own rows and tokens; keys, values and places are gathered along the axes
+/// that tokens are split over, and nothing else is sent.
+///
+/// # Shapes
+/// `q [B,T,H,E]`, `k` and `v` `[B,K,T,E]` → `[B,T,H,E]` in the element type of `q`; padding gives zeros.
+/// # Source
+/// As [`attend_tiled`].
+#[track_caller]
+pub fn attend_documents(
+    q_bthe: &Tensor,
+    k_bkte: &Tensor,
+    v_bkte: &Tensor,
+    seq: &Sequence,
+) -> Tensor {
+    let g = q_bthe.graph().clone();
+    let inputs = [q_bthe, k_bkte, v_bkte, &seq.segment_ids, &seq.positions];
+    let sizes = TileSizes {
+        forward: (BLOCK, BLOCK),
+        backward: (BLOCK, BLOCK),
+    };
+    let of_device = |parts: &[Tensor], split: &[&str]| {
+        let whole = |tensor: &Tensor, dim: usize| match split {
+            [] => tensor.clone(),
+            axes => tensor.all_gather(axes, dim),
+        };
+        let places = |segment_ids: Tensor, index: Tensor| Places { segment_ids, index };
+        let queries = places(parts[3].clone(), parts[4].clone());
+        let keys = places(whole(&parts[3], 1), whole(&parts[4], 1));
+        let (k, v) = (whole(&parts[1], 2), whole(&parts[2], 2));
+        attend_tiled(&parts[0], &k, &v, &queries, &keys, sizes)
+    };
+    if g.is_local() {
+        return of_device(&inputs.map(Clone::clone), &[]);
+    }
+    let rows = g.placement("attention", &q_bthe.dims()[..2], &["batch", "tokens"]);
+    let [batch, tokens] = [rows.dims[0].clone(), rows.dims[1].clone()];
+    let by = |dims: &[&[String]]| Sharding {
+        dims: dims.iter().map(|axes| axes.to_vec()).collect(),
+    };
+    let queries = by(&[&batch, &tokens, &[], &[]]);
+    let keys = by(&[&batch, &[], &tokens, &[]]);
+    let places = by(&[&batch, &tokens]);
+    let placed = [queries.clone(), keys.clone(), keys, places.clone(), places];
+    let inputs: Vec<_> = inputs.into_iter().zip(placed).collect();
+    let mesh = g.mesh();
+    let axes: Vec<&str> = mesh.axes().iter().map(|(name, _)| name.as_str()).collect();
+    let split: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    let found = g.manual(&axes, &inputs, &[queries], |parts| {
+        vec![of_device(parts, &split)]
+    });
+    found.into_iter().next().expect("there is one output")
+}
