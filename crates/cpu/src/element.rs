@@ -26,8 +26,8 @@ pub trait Number: Copy + Send + Sync + 'static {
     fn pack(b: Matrix<'_, Self>, packed: &mut Packed);
 
     /// Adds `a · b` to sums whose rows are `stride` apart, or writes it over them if they are `fresh`, where `b` is as many
-    /// rows of a prepared operand as `a` has columns, and its first columns. On the calling thread. Rows of zeros follow the
-    /// operand up to a block of 32, so that `a` may have as many columns.
+    /// rows of a prepared operand as `a` has columns, and its first columns. On the calling thread. Rows of zeros follow an
+    /// operand whose rows lay side by side, up to a block of 32, so that `a` may have as many columns.
     ///
     /// # Shapes
     /// `a [M,K]`, `b [≥K,≥N]` → `[M,N]`, rows and columns filled up to blocks of 32 with what is to be ignored.

@@ -13,8 +13,9 @@ pub struct Packed {
     dims: [usize; 2],
     /// For the tile unit: pairs of tiles, columns slowest.
     tiles: Vec<Tile>,
-    /// Otherwise: rows.
+    /// Otherwise: elements in the order in which they lay, and their strides.
     wide: Vec<f32>,
+    strides: [usize; 2],
 }
 
 thread_local! {
@@ -31,8 +32,13 @@ impl Packed {
     pub(crate) fn take_f32(&mut self, b: Matrix<'_, f32>) {
         self.dims = [b.rows(), b.columns()];
         self.wide.clear();
-        wide::append_rows(b, &mut self.wide);
-        self.fill_up();
+        if b.strides()[0] == 1 {
+            wide::append_rows(b.transposed(), &mut self.wide);
+            self.strides = [1, b.rows()];
+        } else {
+            wide::append_rows(b, &mut self.wide);
+            self.fill_up();
+        }
     }
 
     /// Rows of zeros, up to a whole block.
@@ -83,7 +89,7 @@ impl Packed {
         fresh: bool,
     ) {
         self.check(a.rows(), a.columns(), columns, sums, stride);
-        let b = Matrix::new(&self.wide, [a.columns(), columns], [self.dims[1], 1]);
+        let b = Matrix::new(&self.wide, [a.columns(), columns], self.strides);
         wide::add_here(a, b, sums, stride, fresh);
     }
 
@@ -100,7 +106,7 @@ impl Packed {
             let mut wide_a = Vec::new();
             narrow::append_widened(a, &mut wide_a);
             let a = Matrix::new(&wide_a, [a.rows(), a.columns()], [a.columns(), 1]);
-            let b = Matrix::new(&self.wide, [a.columns(), columns], [self.dims[1], 1]);
+            let b = Matrix::new(&self.wide, [a.columns(), columns], self.strides);
             return wide::add_here(a, b, sums, stride, fresh);
         }
         let steps = a.columns().div_ceil(BLOCK);

@@ -54,11 +54,10 @@ impl Reader {
         let (rows, size) = (visible.len(), self.size);
         let (all_rows, width) = (padded(rows), padded(size));
         let furthest = visible.iter().copied().max().unwrap_or(0);
-        let mut q = q.to_vec();
-        q.resize(all_rows * size, T::nearest(0.0));
-        let q = Matrix::new(&q, [all_rows, size], [size, 1]);
-        let mut scores = vec![0.0; all_rows * KEYS];
-        let mut weights = vec![T::nearest(0.0); all_rows * KEYS];
+        let q = Matrix::new(q, [rows, size], [size, 1]);
+        let stride = padded(furthest.min(KEYS));
+        let mut scores = vec![0.0; all_rows * stride];
+        let mut weights = vec![T::nearest(0.0); rows * stride];
         let mut mixed = vec![0.0; all_rows * width];
         let (mut peaks, mut totals) = (vec![f32::NEG_INFINITY; rows], vec![0.0_f32; rows]);
         for (number, (keys, values)) in self.blocks.iter().enumerate() {
@@ -68,11 +67,11 @@ impl Reader {
             }
             let count = (furthest - first).min(KEYS);
             let depth = padded(count);
-            T::multiply_packed(q, keys, count, &mut scores, KEYS, true);
+            T::multiply_packed(q, keys, count, &mut scores, stride, true);
             for row in 0..rows {
                 let here = visible[row].saturating_sub(first).min(count);
-                let scores = &scores[row * KEYS..][..depth];
-                let weights = &mut weights[row * KEYS..][..depth];
+                let scores = &scores[row * stride..][..depth];
+                let weights = &mut weights[row * stride..][..depth];
                 if here == 0 {
                     weights.fill(T::nearest(0.0));
                     continue;
@@ -87,7 +86,7 @@ impl Reader {
                     mixed.iter_mut().for_each(|m| *m *= shrink);
                 }
             }
-            let weights = Matrix::new(&weights, [all_rows, depth], [KEYS, 1]);
+            let weights = Matrix::new(&weights, [rows, depth], [stride, 1]);
             T::multiply_packed(weights, values, size, &mut mixed, width, number == 0);
         }
         for row in 0..rows {
