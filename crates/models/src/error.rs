@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ferrotune_pjrt::DType;
 
+use crate::adapter::AdapterProblem;
+
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -75,7 +77,15 @@ pub enum Error {
     #[error("the model cannot have these adapters:{}", lines(problems))]
     Adapter {
         /// One entry for each reason.
-        problems: Vec<String>,
+        problems: Vec<AdapterProblem>,
+    },
+    /// The tensors of adapters are not those that their description and the model ask for; every difference is listed.
+    #[error("the weights in {} are not those that the adapter_config.json beside it describes for this model:{}", path.display(), lines(problems))]
+    AdapterWeights {
+        /// The weight file.
+        path: PathBuf,
+        /// One entry for each tensor.
+        problems: Vec<WeightProblem>,
     },
     /// A description of adapters that cannot be used; every reason is listed.
     #[error("{} does not describe adapters that can be used here:{}", path.display(), lines(problems))]
