@@ -59,8 +59,8 @@ pub struct Fault {
     pub keys: Vec<&'static str>,
     /// What is wrong, in one line.
     pub title: String,
-    /// How to mend it.
-    pub help: String,
+    /// How to mend it, where the title does not say.
+    pub help: Option<String>,
 }
 
 /// A complete recipe without faults, and the history of its values.
@@ -117,7 +117,7 @@ impl Resolved {
                     None => problem.note(format!("`{key}` is {}", self.default_of(key))),
                 };
             }
-            problem.help(&fault.help)
+            problem.help_if_any(fault.help.clone())
         });
         Diagnostics::new(&self.sources, problems.collect())
     }

@@ -181,7 +181,7 @@ fn settings_that_are_wrong_beside_their_files_are_refused_where_they_stand() {
     let fault = |keys: &[&'static str], title: &str| crate::Fault {
         keys: keys.to_vec(),
         title: title.to_owned(),
-        help: "cure".to_owned(),
+        help: Some("cure".to_owned()),
     };
     let refused = resolved.refuse(&[
         fault(&["router.load_balance"], "second"),
