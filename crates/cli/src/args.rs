@@ -55,6 +55,7 @@ pub(crate) struct TrainArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("continued").args(["prompt", "prompts"]).required(true))]
 pub(crate) struct SampleArgs {
     /// A Hugging Face model folder.
     pub(crate) model: PathBuf,
@@ -62,10 +63,10 @@ pub(crate) struct SampleArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) adapter: Option<PathBuf>,
     /// What to continue.
-    #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
+    #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
     /// Continue many, one JSON object a line: {"prompt": "..."}, or {"messages": [{"role": ..., "content": ...}, ...]}
-    #[arg(long, value_name = "FILE.jsonl", conflicts_with = "prompt")]
+    #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) prompts: Option<PathBuf>,
     /// A prompt is what a user says: it goes through the model's chat template.
     #[arg(long)]
@@ -74,28 +75,28 @@ pub(crate) struct SampleArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// The longest answer, in tokens; 128, or as many as the model was made for, when left out.
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) max_new: Option<usize>,
     /// Divides the logits before sampling; 0 takes the most likely token each time.
-    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
+    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature, allow_negative_numbers = true)]
     pub(crate) temperature: f64,
     /// Sample only the K most likely tokens; 0 for all.
-    #[arg(long, value_name = "K", default_value_t = 0, value_parser = from_zero)]
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = from_zero, allow_negative_numbers = true)]
     pub(crate) top_k: usize,
     /// Sample only the fewest tokens that together have this share of the probability; 1 for all.
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share_above_zero)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share_above_zero, allow_negative_numbers = true)]
     pub(crate) top_p: f64,
     /// Sample only tokens at least this share as likely as the most likely one; 0 for all.
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = share)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
     pub(crate) min_p: f64,
     /// Stop at this string, which is not printed. May be given several times.
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) stop: Vec<String>,
     /// Same seed, same answers.
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(long, value_name = "S", default_value_t = 0, value_parser = seed, allow_negative_numbers = true)]
     pub(crate) seed: u64,
     /// How many answers.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) n: usize,
     /// Number format of matrix products and activations.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::F32)]
@@ -112,7 +113,7 @@ pub(crate) struct ScoreArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "grad")]
     pub(crate) adapter: Option<PathBuf>,
     /// Put several documents into rows of this many tokens. The values stay the same, up to rounding.
-    #[arg(long, value_name = "BUDGET", value_parser = at_least_one)]
+    #[arg(long, value_name = "BUDGET", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) pack: Option<usize>,
     /// Also write the gradient of the mean negative log-prob over all predicted tokens.
     #[arg(long, value_name = "OUT.safetensors")]
@@ -137,31 +138,31 @@ pub(crate) struct PackArgs {
     #[arg(value_name = "TRAJECTORIES.jsonl")]
     pub(crate) trajectories: PathBuf,
     /// Tokens in a row.
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) budget: usize,
     /// Shorten trajectories that do not fit a row, instead of refusing them.
     #[arg(long)]
     pub(crate) truncate: bool,
     /// Every trajectory starts at a multiple of this.
-    #[arg(long, value_name = "A", default_value_t = 1, value_parser = at_least_one)]
+    #[arg(long, value_name = "A", default_value_t = 1, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) align: usize,
     /// The most trajectories in a row; as many as fit when left out.
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) max_segments: Option<usize>,
     /// Which end of a row holds its padding: end or start.
     #[arg(long, value_name = "END", default_value = "end", value_parser = str::parse::<PadPosition>)]
     pub(crate) pad: PadPosition,
     /// Padding at the start comes in multiples of this.
-    #[arg(long, value_name = "P", default_value_t = DEFAULT_PAD_ALIGN, value_parser = at_least_one)]
+    #[arg(long, value_name = "P", default_value_t = DEFAULT_PAD_ALIGN, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) pad_align: usize,
     /// Rows of a micro-batch; the last one is filled up with empty rows.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) rows_per_micro_batch: usize,
     /// Even the attention work of so many data shards, which share the rows of a micro-batch.
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) data_shards: Option<usize>,
     /// Context shards, which share the tokens of a row.
-    #[arg(long, value_name = "C", default_value_t = 1, value_parser = at_least_one)]
+    #[arg(long, value_name = "C", default_value_t = 1, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) context: usize,
     /// How tokens go to context shards: contiguous, dual_chunk_swap or balanced.
     #[arg(long, value_name = "ORDER", default_value = "contiguous", value_parser = str::parse::<OrderKind>)]
@@ -179,7 +180,7 @@ pub(crate) struct PackArgs {
     #[arg(long, value_name = "MODE", default_value = "token-mean")]
     pub(crate) aggregation: String,
     /// What token-sum divides by.
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) constant: Option<f64>,
     /// Print one JSON object.
     #[arg(long)]
@@ -221,11 +222,9 @@ impl ComputeArg {
 const LARGEST: usize = 1_000_000_000;
 
 fn bounded(text: &str, least: usize) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if (least..=LARGEST).contains(&n) => Ok(n),
-        Ok(_) => Err(format!("must be a whole number from {least} to {LARGEST}")),
-        Err(error) => Err(format!("must be a whole number: {error}")),
-    }
+    let number = text.parse().ok();
+    let fitting = number.filter(|n| (least..=LARGEST).contains(n));
+    fitting.ok_or_else(|| format!("must be a whole number from {least} to {LARGEST}"))
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -238,6 +237,11 @@ fn at_least_two(text: &str) -> Result<usize, String> {
 
 fn from_zero(text: &str) -> Result<usize, String> {
     bounded(text, 0)
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok();
+    number.ok_or_else(|| format!("must be a whole number from 0 to {}", u64::MAX))
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -322,6 +326,14 @@ mod tests {
             ["--n", "-1"],
             ["--temperature", "NaN"],
             ["--temperature", "1e-9"],
+            ["--temperature", "-1"],
+            ["--temperature", "-0.5"],
+            ["--temperature", "inf"],
+            ["--max-new", "-3"],
+            ["--max-new", "1.5"],
+            ["--max-new", "99999999999999999999"],
+            ["--seed", "-1"],
+            ["--top-p", "-0.5"],
             ["--top-k", "-1"],
             ["--top-p", "0"],
             ["--top-p", "NaN"],
@@ -337,11 +349,34 @@ mod tests {
                 words[0],
                 words[1],
             ];
-            assert_eq!(
-                Args::try_parse_from(line).unwrap_err().exit_code(),
-                2,
-                "{words:?}"
+            let error = Args::try_parse_from(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{words:?}");
+            // The value is judged, and not taken for another flag.
+            let text = error.to_string();
+            assert!(
+                text.contains("must be ") || text.contains("value is required"),
+                "{words:?}: {text}"
             );
         }
+    }
+
+    #[test]
+    fn both_ways_to_give_a_prompt_are_named() {
+        let text = |words: &[&str]| Args::try_parse_from(words).unwrap_err().to_string();
+        let none = text(&["ferrotune", "sample", "dir"]);
+        assert!(
+            none.contains("--prompt <TEXT>|--prompts <FILE.jsonl>"),
+            "{none}"
+        );
+        let both = text(&[
+            "ferrotune",
+            "sample",
+            "dir",
+            "--prompt",
+            "a",
+            "--prompts",
+            "b",
+        ]);
+        assert!(both.contains("cannot be used with"), "{both}");
     }
 }

@@ -29,9 +29,7 @@ pub(crate) fn read(
     limits: &Limits,
     tokenizer: impl Fn() -> Result<Tokenizer, Failure>,
 ) -> Result<Vec<Vec<u32>>, Failure> {
-    let bytes = std::fs::read(path)
-        .map_err(|error| anyhow!("cannot read the documents {}: {error}", path.display()))
-        .or_refuse()?;
+    let bytes = crate::input_file::read(path, "the documents").or_refuse()?;
     let mut words = None;
     let mut documents = Vec::new();
     let mut bad = Vec::new();

@@ -44,9 +44,7 @@ impl Failure {
                 ExitCode::from(Diagnostics::EXIT_CODE)
             }
             Self::Refused(errors) => {
-                errors
-                    .iter()
-                    .for_each(|error| say(format_args!("error: {}", chain(error))));
+                errors.iter().for_each(show_refused);
                 ExitCode::from(2)
             }
             Self::Failed(error) => {
@@ -60,6 +58,14 @@ impl Failure {
             Self::Unread => ExitCode::SUCCESS,
             Self::Told(code) => ExitCode::from(code),
         }
+    }
+}
+
+/// Faults of settings show where they stand, and bring their own words before it.
+fn show_refused(error: &anyhow::Error) {
+    match error.downcast_ref::<Diagnostics>() {
+        Some(diagnostics) => say(diagnostics.render(std::io::stderr().is_terminal())),
+        None => say(format_args!("error: {}", chain(error))),
     }
 }
 

@@ -12,7 +12,7 @@ use ferrotune_models::{Error, LayerKind, ModelConfig, Survey, survey};
 use ferrotune_text::{TextError, Tokenizer};
 
 use crate::args::InspectArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrFail};
 use crate::terminal::print;
 
 pub(crate) fn run(args: &InspectArgs) -> Result<(), Failure> {
@@ -33,6 +33,7 @@ struct Found {
 impl Found {
     /// Reads the folder; whatever is wrong in it is refused together.
     fn read(dir: &Path) -> Result<Self, Failure> {
+        crate::model_folder::check(dir, "the model", "config.json").or_refuse()?;
         let mut problems = Vec::new();
         let model = ModelConfig::load(dir);
         let weights = match model.as_ref().map(|model| survey(dir, model)) {

@@ -12,6 +12,7 @@ mod device;
 mod doctor;
 mod documents;
 mod failure;
+mod input_file;
 mod inspect;
 mod machine;
 mod model_folder;

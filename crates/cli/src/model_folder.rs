@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use anyhow::bail;
 use ferrotune_engine::{
     AdamW, Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, RouterSettings, Trains,
 };
@@ -17,6 +18,29 @@ use crate::terminal::say;
 
 /// Weights in the order of the model's parameters, and the type that they are stored in, if it is one.
 pub(crate) type StoredWeights = (Vec<(ParamSpec, HostArray)>, Option<DType>);
+
+/// The configuration of a model folder.
+pub(crate) fn config(dir: &Path) -> Result<ModelConfig, Failure> {
+    check(dir, "the model", "config.json").or_refuse()?;
+    ModelConfig::load(dir).or_refuse()
+}
+
+/// Refuses what is not a folder with the file that makes it one of `what`.
+pub(crate) fn check(dir: &Path, what: &str, file: &str) -> Result<(), anyhow::Error> {
+    let found = dir
+        .metadata()
+        .map_err(|error| crate::input_file::refusal(dir, what, &error))?;
+    if !found.is_dir() {
+        bail!("{} is a file: name the folder of {what}", dir.display());
+    }
+    if !dir.join(file).exists() {
+        bail!(
+            "{} holds no {file}: name a folder of {what} as Hugging Face writes it",
+            dir.display()
+        );
+    }
+    Ok(())
+}
 
 /// The weights of a folder.
 pub(crate) fn weights(dir: &Path, config: &ModelConfig) -> Result<StoredWeights, Failure> {
@@ -37,14 +61,20 @@ pub(crate) fn with_adapter(
     config: &ModelConfig,
 ) -> Result<(Vec<(ParamSpec, HostArray)>, Trains), Failure> {
     // Adapters are small: what is wrong with them is said before the weights are read.
-    let adapter = adapter.map(|dir| load_adapter(dir, config));
-    let adapter = adapter.transpose().or_refuse()?;
+    let read = |dir: &Path| {
+        check(dir, "the adapters", "adapter_config.json")?;
+        load_adapter(dir, config).map_err(anyhow::Error::from)
+    };
+    let adapter = adapter.map(read).transpose().or_refuse()?;
     let (mut params, _) = weights(dir, config)?;
     let Some(adapter) = adapter else {
         return Ok((params, Trains::All));
     };
     for note in &adapter.notes {
         say(format_args!("note: {note}"));
+    }
+    if let Some(warning) = adapter.other_base(dir) {
+        say(format_args!("warning: {warning}"));
     }
     params.extend(adapter.params);
     Ok((params, Trains::Adapters(adapter.lora)))

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
             "--temperature 0 takes the most likely token, which --top-k, --top-p and --min-p always keep: leave them out, or raise the temperature"
         )));
     }
-    let model = ModelConfig::load(&args.model).or_refuse()?;
+    let model = model_folder::config(&args.model)?;
     let tokenizer = Tokenizer::from_dir(&args.model).or_refuse()?;
     let prompts = prompts::read(args, &tokenizer, model.vocab_size)?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
@@ -75,20 +75,22 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         max_new_tokens: max_new,
         ..Request::default()
     };
-    let requests: Vec<Request> = prompts
-        .iter()
-        .flat_map(|prompt| (0..args.n as u64).map(move |n| request(prompt, n)))
-        .collect();
-    // In parts, so that the first answers are there before the last are begun.
-    for part in requests.chunks(ROWS) {
+    let each = |prompt| (0..args.n as u64).map(move |n| (prompt, n));
+    let mut waiting = prompts.iter().flat_map(each);
+    // In waves: the first answers are there before the last are begun, and no more of them are held than a wave has.
+    loop {
+        let wave = waiting.by_ref().take(ROWS);
+        let wave: Vec<Request> = wave.map(|(prompt, n)| request(prompt, n)).collect();
+        if wave.is_empty() {
+            return Ok(());
+        }
         let answers = sampler
-            .generate(&[&weights], part, &mut |_, _| ())
+            .generate(&[&weights], &wave, &mut |_, _| ())
             .or_fail()?;
-        for (request, answer) in part.iter().zip(&answers) {
+        for (request, answer) in wave.iter().zip(&answers) {
             show(args, &tokenizer, request, answer)?;
         }
     }
-    Ok(())
 }
 
 /// The most tokens of an answer: as many as were asked for, or else as the model was made for.

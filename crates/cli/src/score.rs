@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
 use ferrotune_engine::{Engine, HeadMode, Loss};
-use ferrotune_models::{ModelConfig, export_gradients};
+use ferrotune_models::export_gradients;
 use ferrotune_text::Tokenizer;
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ struct Scored<'a> {
 }
 
 pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
-    let model = ModelConfig::load(&args.model).or_refuse()?;
+    let model = model_folder::config(&args.model)?;
     let limits = Limits {
         vocab_size: model.vocab_size,
         row: args.pack,

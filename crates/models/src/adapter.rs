@@ -3,6 +3,8 @@
 //! A layer with the weight `path` gets `path_lora_a` `[L,in,R]` and `path_lora_b` `[L,R,out]`; the decoder adds
 //! `alpha / R · (x·A)·B` to its product. Fresh adapters change nothing: `B` is zero.
 
+use std::fmt;
+
 use ferrotune_nn::{Init, ParamSpec};
 
 use crate::config::ModelConfig;
@@ -57,8 +59,8 @@ impl ModelConfig {
     /// The parameters of adapters, in a fixed order; all f32.
     ///
     /// # Errors
-    /// [`Error::Adapter`] with everything that is wrong with the settings: a rank of 0, an alpha that is not above 0, no targets, or
-    /// targets that the model does not have.
+    /// [`Error::Adapter`] with everything that is wrong with the settings: a rank of 0 or above the smaller dimension of a
+    /// target, an alpha that is not above 0, no targets, targets named twice or that the model does not have.
     pub fn adapter_params(&self, lora: &Lora) -> Result<Vec<ParamSpec>> {
         let entries = self.adapter_entries(lora, &Naming::default())?;
         Ok(entries.into_iter().map(|entry| entry.spec).collect())
@@ -78,26 +80,83 @@ impl ModelConfig {
         Ok(pairs.flat_map(|host| pair(host, lora.rank)).collect())
     }
 
-    fn adapter_problems(&self, lora: &Lora) -> Vec<String> {
+    /// Everything that is wrong with the settings, for this model.
+    pub(crate) fn adapter_problems(&self, lora: &Lora) -> Vec<AdapterProblem> {
         let mut problems = Vec::new();
         if lora.rank == 0 {
-            problems.push("the rank must be at least 1".to_owned());
+            problems.push(AdapterProblem::Rank(
+                "the rank must be at least 1".to_owned(),
+            ));
         }
         if lora.alpha <= 0.0 || !lora.alpha.is_finite() {
-            problems.push(format!("alpha must be above 0, found {}", lora.alpha));
+            let text = format!("alpha must be above 0, found {}", lora.alpha);
+            problems.push(AdapterProblem::Alpha(text));
         }
+        problems.extend(self.target_problems(&lora.targets));
+        problems.extend(self.rank_problem(lora));
+        problems
+    }
+
+    fn target_problems(&self, targets: &[String]) -> Vec<AdapterProblem> {
         let known = self.adapter_targets();
         let list = known.join(", ");
-        if lora.targets.is_empty() {
+        let mut problems = Vec::new();
+        if targets.is_empty() {
             problems.push(format!("no targets are named; this model has {list}"));
         }
-        let unknown = lora.targets.iter().filter(|target| !known.contains(target));
-        problems.extend(unknown.map(|target| {
-            format!(
-                "the model has no linear layer \"{target}\" that can have an adapter; it has {list}"
-            )
-        }));
-        problems
+        for (i, target) in targets.iter().enumerate() {
+            let before = targets[..i].iter().filter(|it| *it == target).count();
+            if before == 1 {
+                problems.push(format!("the target \"{target}\" is named more than once"));
+            }
+            if before == 0 && !known.contains(target) {
+                problems.push(format!(
+                    "the model has no linear layer \"{target}\" that can have an adapter; it has {list}"
+                ));
+            }
+        }
+        problems.into_iter().map(AdapterProblem::Targets).collect()
+    }
+
+    /// Beyond the smaller dimension of a weight an adapter holds more than the weight itself and can express no more.
+    fn rank_problem(&self, lora: &Lora) -> Option<AdapterProblem> {
+        let mut narrow: Vec<(String, usize)> = Vec::new();
+        for entry in self.entries(&Naming::default()) {
+            let Some(name) = host_name(&entry).map(str::to_owned) else {
+                continue;
+            };
+            let smaller = entry.spec.dims[1].min(entry.spec.dims[2]);
+            let known = narrow.iter().any(|(it, _)| *it == name);
+            if smaller < lora.rank && lora.targets.contains(&name) && !known {
+                narrow.push((name, smaller));
+            }
+        }
+        let list = narrow.iter().map(|(name, n)| format!("{name} ({n})"));
+        let list = list.collect::<Vec<_>>().join(", ");
+        (!narrow.is_empty()).then(|| {
+            AdapterProblem::Rank(format!(
+                "the rank {} is above the smaller dimension of {list}: lower it, or leave such layers out of the targets",
+                lora.rank
+            ))
+        })
+    }
+}
+
+/// One thing that is wrong with the settings of adapters, by the setting to blame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdapterProblem {
+    /// Of [`Lora::rank`].
+    Rank(String),
+    /// Of [`Lora::alpha`].
+    Alpha(String),
+    /// Of [`Lora::targets`].
+    Targets(String),
+}
+
+impl fmt::Display for AdapterProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Rank(text) | Self::Alpha(text) | Self::Targets(text)) = self;
+        f.write_str(text)
     }
 }
 

@@ -179,7 +179,8 @@ fn read_family<'a>(
         names.collect::<Vec<_>>().join(", ")
     };
     if fields.get("model_type").is_none() {
-        fields.problem(format!("model_type is missing; supported: {}", supported()));
+        let text = format!("model_type is missing; supported: {}", supported());
+        fields.problem_of("model_type", text);
     }
     let name = fields.text("model_type")?;
     if let Some(family) = Family::from_model_type(name) {
@@ -197,25 +198,21 @@ fn read_family<'a>(
     };
     let inner = fields.object(TEXT_PART);
     if inner.is_none() {
-        fields.problem(format!("{TEXT_PART} is missing or not an object"));
+        fields.problem_of(TEXT_PART, format!("{TEXT_PART} is missing"));
     }
     Some((*family, inner?))
 }
 
 /// More layers than any model has; a larger number is a slip, and would make a table too long to print.
-const MAX_LAYERS: usize = 4096;
+const MAX_LAYERS: u64 = 4096;
 
 fn read_settings(fields: &mut Fields<'_>, family: Family, text: &str) -> ModelConfig {
-    let num_hidden_layers = fields.required_size("num_hidden_layers");
-    if num_hidden_layers > MAX_LAYERS {
-        fields.problem(format!(
-            "num_hidden_layers must be at most {MAX_LAYERS}, found {num_hidden_layers}"
-        ));
-    }
-    let count = num_hidden_layers.min(MAX_LAYERS);
-    let layers = layers::read(fields, family, count);
-    // Families of experts alone have no such key.
-    let intermediate_size = if layers.iter().any(|kind| kind.feed == Feed::Dense) {
+    let num_hidden_layers = fields.required_size_up_to("num_hidden_layers", MAX_LAYERS);
+    let layers = layers::read(fields, family, num_hidden_layers);
+    // Families of experts alone have no such key, and of layers that could not be read nobody knows whether they need it.
+    let known = !family.has_experts() || !fields.have_failed(&layers::SPARSE_KEYS);
+    let dense = layers.iter().any(|kind| kind.feed == Feed::Dense);
+    let intermediate_size = if known && dense {
         fields.required_size("intermediate_size")
     } else {
         fields.size("intermediate_size").unwrap_or(0)
@@ -268,11 +265,11 @@ fn read_kv_heads(fields: &mut Fields<'_>, family: Family, heads: usize) -> usize
         .size("num_key_value_heads")
         .or(absent)
         .unwrap_or(heads);
-    if !heads.is_multiple_of(kv_heads) {
-        fields.problem(format!(
-            "num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
-        ));
-    }
+    let keys = ["num_key_value_heads", "num_attention_heads"];
+    let shown = fields.named(keys[0], kv_heads);
+    fields.refuse_if(!heads.is_multiple_of(kv_heads), &keys, || {
+        format!("num_attention_heads ({heads}) must be a multiple of {shown}")
+    });
     kv_heads
 }
 
@@ -288,20 +285,21 @@ fn read_head_dim(
         family.default_head_dim()
     };
     let Some(head_dim) = fields.size("head_dim").or(absent) else {
-        if !hidden_size.is_multiple_of(heads) {
-            fields.problem(format!("hidden_size ({hidden_size}) must be a multiple of num_attention_heads ({heads}), or give head_dim"));
-        } else if !(hidden_size / heads).is_multiple_of(2) {
-            fields.problem(format!(
-                "hidden_size / num_attention_heads ({}) must be even",
-                hidden_size / heads
-            ));
-        }
-        return (hidden_size / heads).max(1);
+        let keys = ["head_dim", "hidden_size", "num_attention_heads"];
+        fields.fail_with(keys[0], &keys[1..]);
+        fields.refuse_if(!hidden_size.is_multiple_of(heads), &keys, || {
+            format!("hidden_size ({hidden_size}) must be a multiple of num_attention_heads ({heads}), or give head_dim")
+        });
+        let head_dim = hidden_size / heads;
+        fields.refuse_if(!head_dim.is_multiple_of(2), &keys, || {
+            format!("hidden_size / num_attention_heads ({head_dim}) must be even")
+        });
+        return head_dim.max(1);
     };
-    // Rotary embedding turns the two halves of a head together. A size of 1 stands for one already reported.
-    if head_dim > 1 && !head_dim.is_multiple_of(2) {
-        fields.problem(format!("head_dim ({head_dim}) must be even"));
-    }
+    // Rotary embedding turns the two halves of a head together.
+    fields.refuse_if(!head_dim.is_multiple_of(2), &["head_dim"], || {
+        format!("head_dim ({head_dim}) must be even")
+    });
     head_dim
 }
 

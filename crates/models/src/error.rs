@@ -1,9 +1,12 @@
 //! What can go wrong with a model folder, as data.
 
 use std::fmt::{self, Write as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use ferrotune_pjrt::DType;
+
+use crate::adapter::AdapterProblem;
 
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -13,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The file system refused.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}{}", path.display(), cure(source))]
     Io {
         /// What was tried: `"open"`, `"write"`.
         action: &'static str,
@@ -75,7 +78,15 @@ pub enum Error {
     #[error("the model cannot have these adapters:{}", lines(problems))]
     Adapter {
         /// One entry for each reason.
-        problems: Vec<String>,
+        problems: Vec<AdapterProblem>,
+    },
+    /// The tensors of adapters are not those that their description and the model ask for; every difference is listed.
+    #[error("the weights in {} are not those that the adapter_config.json beside it describes for this model:{}", path.display(), lines(problems))]
+    AdapterWeights {
+        /// The weight file.
+        path: PathBuf,
+        /// One entry for each tensor.
+        problems: Vec<WeightProblem>,
     },
     /// A description of adapters that cannot be used; every reason is listed.
     #[error("{} does not describe adapters that can be used here:{}", path.display(), lines(problems))]
@@ -219,6 +230,19 @@ impl fmt::Display for WeightProblem {
                 "{name} differs from {embedding}, although config.json has tie_word_embeddings = true; set it to false, or remove {name}"
             ),
         }
+    }
+}
+
+/// What the user can do about a refusal of the system, where it is plain.
+fn cure(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::NotFound => "; check the name of the folder, and that it is complete",
+        ErrorKind::PermissionDenied => "; check the permissions of the file and of its folder",
+        ErrorKind::IsADirectory => "; it is a folder where a file is wanted",
+        ErrorKind::NotADirectory => "; name the folder, not a file in it",
+        ErrorKind::InvalidData => "; it is not UTF-8 text: fetch it again",
+        ErrorKind::StorageFull => "; free some space, or write elsewhere",
+        _ => "",
     }
 }
 

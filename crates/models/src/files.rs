@@ -2,6 +2,7 @@
 
 mod adapter;
 mod atomic;
+mod base;
 mod element;
 mod load;
 #[expect(unsafe_code, reason = "a memory map has no safe constructor")]

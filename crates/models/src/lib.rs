@@ -31,7 +31,7 @@ mod memory;
 #[cfg(test)]
 mod testing;
 
-pub use adapter::Lora;
+pub use adapter::{AdapterProblem, Lora};
 pub use config::{
     DeltaSizes, ExpertSizes, Family, Feed, LayerKind, Mixer, ModelConfig, Rotary, RotaryScaling,
     Stack,

@@ -3,7 +3,7 @@
 //! Gives each known key its winning value and that value's place. Types are checked later, by the reader.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::path::Path;
 
@@ -63,11 +63,17 @@ pub(crate) fn open(path: &Path, overrides: &[String]) -> (Vec<Source>, Option<Di
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let why = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => "it does not exist".to_owned(),
+        ErrorKind::IsADirectory => "it is a folder; name the TOML file in it".to_owned(),
+        ErrorKind::PermissionDenied => "you may not read it; change its permissions".to_owned(),
+        _ => error.to_string(),
+    };
+    let file = std::fs::File::open(path).map_err(why)?;
     let mut bytes = Vec::new();
     file.take(LARGEST_FILE + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| error.to_string())?;
+        .map_err(why)?;
     if bytes.len() as u64 > LARGEST_FILE {
         return Err("it is larger than 1 MiB, so it is no recipe".to_owned());
     }

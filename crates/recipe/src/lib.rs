@@ -48,7 +48,7 @@ pub use choice::{
 };
 pub use diagnostics::{Diagnostic, Diagnostics};
 pub use mesh::sharding_rules;
-pub use resolved::{Origin, Resolved};
+pub use resolved::{Fault, Origin, Resolved};
 pub use settings::{
     Checkpoint, Data, Eval, Head, Mesh, Model, Optimizer, Packing, Recipe, Reward, Rl, Rollout,
     Run, Warmup,

@@ -105,11 +105,14 @@ impl Loader<'_> {
         if !problems.is_empty() {
             return Err(Diagnostics::new(self.sources, problems));
         }
+        let entries = self.layers.entries.iter();
+        let places = entries.map(|(key, entry)| (key.clone(), entry.place.clone()));
         Ok(Resolved::new(
             recipe,
             self.settings(&values, &idle),
             notes,
             self.tables,
+            (self.sources, places.collect()),
         ))
     }
 

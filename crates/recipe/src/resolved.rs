@@ -1,10 +1,11 @@
 //! A recipe in which every value remembers where it came from, and its form as a file.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::choice::ComputeDtype;
-use crate::diagnostics::printable;
+use crate::diagnostics::{Diagnostic, Diagnostics, Place, Source, printable};
 use crate::settings::Recipe;
 use crate::spec::Table;
 
@@ -50,6 +51,18 @@ pub(crate) struct Setting {
     pub(crate) idle: Option<String>,
 }
 
+/// What is wrong with settings beside what they point at, such as a layer that the model does not have: found by those who read
+/// these files, after the recipe itself was found sound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Dotted keys of the settings that take part, the one to blame first.
+    pub keys: Vec<&'static str>,
+    /// What is wrong, in one line.
+    pub title: String,
+    /// How to mend it, where the title does not say.
+    pub help: Option<String>,
+}
+
 /// A complete recipe without faults, and the history of its values.
 #[derive(Debug, Clone)]
 pub struct Resolved {
@@ -58,6 +71,9 @@ pub struct Resolved {
     notes: Vec<String>,
     /// The tables in the order of the reference.
     tables: Vec<&'static str>,
+    sources: Vec<Source>,
+    /// Where each explicit setting stands.
+    places: BTreeMap<String, Place>,
 }
 
 impl Resolved {
@@ -66,8 +82,11 @@ impl Resolved {
         settings: Vec<Setting>,
         notes: Vec<String>,
         tables: &[Table],
+        (sources, places): (&[Source], BTreeMap<String, Place>),
     ) -> Self {
         Self {
+            sources: sources.to_vec(),
+            places,
             recipe,
             settings,
             notes,
@@ -86,6 +105,27 @@ impl Resolved {
             .iter()
             .find(|setting| setting.key == key)
             .map(|setting| &setting.origin)
+    }
+
+    /// The refusal of settings, each shown where it stands, or as a default.
+    pub fn refuse(&self, faults: &[Fault]) -> Diagnostics {
+        let problems = faults.iter().map(|fault| {
+            let mut problem = Diagnostic::new(&fault.title);
+            for key in &fault.keys {
+                problem = match self.places.get(*key) {
+                    Some(place) => problem.at(place.clone(), ""),
+                    None => problem.note(format!("`{key}` is {}", self.default_of(key))),
+                };
+            }
+            problem.help_if_any(fault.help.clone())
+        });
+        Diagnostics::new(&self.sources, problems.collect())
+    }
+
+    fn default_of(&self, key: &str) -> String {
+        let setting = self.settings.iter().find(|setting| setting.key == key);
+        let value = setting.and_then(|setting| setting.value.as_ref());
+        value.map_or("unset".to_owned(), |value| format!("{value} by default"))
     }
 
     /// What the user should hear before the run: settings of the file that an override has switched off.

@@ -69,6 +69,24 @@ pub(crate) fn check(recipe: &Recipe, judge: &mut Judge<'_>) {
     sampling(recipe, judge);
     rows(recipe, judge);
     pad_align(recipe, judge);
+    targets(recipe, judge);
+}
+
+fn targets(recipe: &Recipe, judge: &mut Judge<'_>) {
+    for (key, names) in [
+        ("lora.targets", &recipe.lora.targets),
+        ("model.freeze", &recipe.model.freeze),
+    ] {
+        let repeated = (1..names.len()).find(|&i| names[..i].contains(&names[i]));
+        if let Some(i) = repeated {
+            judge.refuse_if(
+                true,
+                &format!("`{key}` names \"{}\" more than once", names[i]),
+                &[(key, "")],
+                "keep one of them",
+            );
+        }
+    }
 }
 
 fn name_and_template(recipe: &Recipe, judge: &mut Judge<'_>) {

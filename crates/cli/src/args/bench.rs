@@ -31,22 +31,22 @@ pub(crate) struct BenchSamplerArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
     /// Rows that are decoded together; 1, 8 and 32 unless given. May be given several times.
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) batch: Vec<usize>,
     /// Tokens of each prompt.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) prompt: usize,
     /// Tokens of each answer.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) new_tokens: usize,
     /// Tokens that one dispatch decodes.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) tokens_per_dispatch: usize,
     /// Divides the logits before sampling; 0 takes the most likely token each time.
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature, allow_negative_numbers = true)]
     pub(crate) temperature: f64,
     /// Runs that are measured.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) runs: usize,
     /// Number format of matrix products and activations; both unless given.
     #[arg(long, value_name = "FORMAT", value_enum)]
@@ -73,25 +73,25 @@ pub(crate) struct BenchHeadArgs {
     #[arg(long, value_name = "MODE", value_enum)]
     pub(crate) mode: Vec<HeadArg>,
     /// Tokens on each device. By default 2,048, on a slice 16,384.
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) tokens: Option<usize>,
     /// Width of the hidden states. By default 1,024, on a slice 4,096.
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) width: Option<usize>,
     /// Size of the vocabulary. By default 151,936, on a slice 248,320.
-    #[arg(long, value_name = "N", value_parser = at_least_two)]
+    #[arg(long, value_name = "N", value_parser = at_least_two, allow_negative_numbers = true)]
     pub(crate) vocab: Option<usize>,
     /// Tokens of one device that are scored at a time, instead of the default for the size.
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) token_chunk: Vec<usize>,
     /// Entries of the vocabulary that are looked at together, instead of the default for the size.
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) vocab_chunk: Option<usize>,
     /// Number format of matrix products.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::Bf16)]
     pub(crate) compute_dtype: ComputeArg,
     /// Runs to measure, after one to warm up.
-    #[arg(long, default_value_t = 3, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) runs: usize,
     /// Print one JSON object a line.
     #[arg(long)]
@@ -129,19 +129,19 @@ pub(crate) struct BenchStepArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
     /// Rows of a micro-batch.
-    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 8, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) rows: usize,
     /// Tokens in a row.
-    #[arg(long, default_value_t = 128, value_parser = at_least_two)]
+    #[arg(long, default_value_t = 128, value_parser = at_least_two, allow_negative_numbers = true)]
     pub(crate) width: usize,
     /// Micro-batches of a step.
-    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 8, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) micro_batches: usize,
     /// Steps to measure, after two to warm up.
-    #[arg(long, default_value_t = 10, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 10, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) steps: usize,
     /// Devices to split the state over.
-    #[arg(long, default_value_t = 1, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 1, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) fsdp: usize,
     /// Number format of matrix products and activations.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::F32)]
@@ -154,7 +154,7 @@ pub(crate) struct BenchStepArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchDispatchArgs {
     /// Calls to measure.
-    #[arg(long, default_value_t = 500, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 500, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) calls: usize,
     /// Print one JSON object.
     #[arg(long)]
@@ -164,19 +164,19 @@ pub(crate) struct BenchDispatchArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchAttentionArgs {
     /// Tokens of the row.
-    #[arg(long, default_value_t = 4096, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 4096, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) tokens: usize,
     /// Query heads.
-    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 8, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) heads: usize,
     /// Query heads that share a key head.
-    #[arg(long, default_value_t = 1, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 1, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) group: usize,
     /// Size of a head.
-    #[arg(long, default_value_t = 128, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 128, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) head_size: usize,
     /// Numbers of documents to measure.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 5, 13, 16], value_parser = at_least_one)]
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 5, 13, 16], value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) documents: Vec<usize>,
     /// Queries x keys of a tile, forward.
     #[arg(long, default_value = "512x256", value_parser = tile)]
@@ -191,7 +191,7 @@ pub(crate) struct BenchAttentionArgs {
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::F32)]
     pub(crate) compute_dtype: ComputeArg,
     /// Runs to measure, after one to warm up.
-    #[arg(long, default_value_t = 5, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 5, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) runs: usize,
     /// Print one JSON object.
     #[arg(long)]
@@ -217,7 +217,7 @@ pub(crate) struct BenchTraceArgs {
     #[arg(long, default_value_t = 60, value_parser = multiple_of_four)]
     pub(crate) layers: usize,
     /// Runs to measure.
-    #[arg(long, default_value_t = 5, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 5, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) runs: usize,
     /// Print one JSON object.
     #[arg(long)]
@@ -227,16 +227,16 @@ pub(crate) struct BenchTraceArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchPackArgs {
     /// Tokens to pack, about.
-    #[arg(long, default_value_t = 4_000_000, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 4_000_000, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) tokens: usize,
     /// Tokens in a row.
-    #[arg(long, default_value_t = 65_536, value_parser = at_least_two)]
+    #[arg(long, default_value_t = 65_536, value_parser = at_least_two, allow_negative_numbers = true)]
     pub(crate) budget: usize,
     /// Context shards.
-    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 4, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) context: usize,
     /// Times to measure.
-    #[arg(long, default_value_t = 5, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 5, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) repeats: usize,
     /// Print one JSON object.
     #[arg(long)]

@@ -25,7 +25,7 @@ pub(crate) struct Lines {
 ///
 /// Refuses a file that cannot be read or has no lines; bad lines are collected.
 pub(crate) fn read(path: &Path) -> Result<Lines, Failure> {
-    let cannot = |error| anyhow!("cannot read the trajectories {}: {error}", path.display());
+    let cannot = |error| crate::input_file::refusal(path, "the trajectories", &error);
     let mut file = BufReader::new(File::open(path).map_err(cannot).or_refuse()?);
     let mut lines = Lines::default();
     let mut without_mask = Vec::new();

@@ -12,6 +12,8 @@ pub(crate) enum RunDirError {
     NotAFolder { path: PathBuf },
     /// A run to go on with, but there is none.
     NothingToResume { path: PathBuf },
+    /// A run to go on with, without one of its records.
+    Lost { file: PathBuf },
     /// The folder cannot be made or written.
     Unwritable { path: PathBuf, source: io::Error },
     /// Another process writes here.
@@ -57,6 +59,11 @@ impl fmt::Display for RunDirError {
                 f,
                 "there is no run to resume in {}: leave out --resume, or name the run's directory with run.dir=PATH",
                 path.display()
+            ),
+            Self::Lost { file } => write!(
+                f,
+                "{} is missing, which the run wrote beside its checkpoints: restore that file, or start a new run with run.dir=PATH",
+                file.display()
             ),
             Self::Unwritable { path, source } => write!(
                 f,

@@ -62,10 +62,8 @@ impl RunDir {
                 path: path.to_owned(),
             });
         }
-        if resume && !path.join(METRICS).is_file() {
-            return Err(RunDirError::NothingToResume {
-                path: path.to_owned(),
-            });
+        if resume {
+            check_records(path)?;
         }
         if !resume && path.is_dir() {
             let occupied = occupant(path).map_err(unwritable)?;
@@ -133,6 +131,11 @@ impl RunDir {
         self.metrics.rewind(step)
     }
 
+    /// Answers to a step that are recorded.
+    pub(crate) fn sample_count(&self, step: u64) -> Result<usize, RunDirError> {
+        Ok(self.samples.read(|it| it == step)?.len())
+    }
+
     /// Adds one step to `metrics.jsonl`.
     pub(crate) fn record_metrics(&mut self, metrics: &StepMetrics) -> Result<(), RunDirError> {
         self.metrics.append(&[metrics])
@@ -161,6 +164,19 @@ impl RunDir {
             report::render(name, &config, &metrics, &samples).as_bytes(),
         )?;
         Ok(path)
+    }
+}
+
+/// Refuses to go on with a run that is not there, or whose records are not.
+fn check_records(path: &Path) -> Result<(), RunDirError> {
+    let is_run = path.join(CONFIG).exists() || path.join("checkpoints").is_dir();
+    let lost = [METRICS, SAMPLES].map(|name| path.join(name));
+    match lost.into_iter().find(|it| !it.is_file()) {
+        None => Ok(()),
+        Some(file) if is_run => Err(RunDirError::Lost { file }),
+        Some(_) => Err(RunDirError::NothingToResume {
+            path: path.to_owned(),
+        }),
     }
 }
 

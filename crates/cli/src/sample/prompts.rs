@@ -44,12 +44,12 @@ pub(crate) fn read(
 }
 
 fn of_file(path: &Path, words: &Words<'_>) -> Result<Vec<Vec<u32>>, Failure> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| anyhow!("cannot read the prompts {}: {error}", path.display()))
-        .or_refuse()?;
+    let bytes = crate::input_file::read(path, "the prompts").or_refuse()?;
+    // Some editors put a mark before UTF-8 text.
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let (mut prompts, mut bad) = (Vec::new(), Vec::new());
-    for (number, line) in (1..).zip(text.lines()) {
-        if line.trim().is_empty() {
+    for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+        if line.trim_ascii().is_empty() {
             continue;
         }
         match words.line(line) {
@@ -73,9 +73,49 @@ fn of_file(path: &Path, words: &Words<'_>) -> Result<Vec<Vec<u32>>, Failure> {
     Ok(prompts)
 }
 
+/// Who may speak in a chat: what templates know. Of another role most would leave the message out without a word.
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+fn check_messages(messages: &[Value]) -> Result<(), String> {
+    if messages.is_empty() {
+        return Err("\"messages\" is empty: give at least what the user says".to_owned());
+    }
+    for (number, message) in (1..).zip(messages) {
+        check_message(message).map_err(|why| format!("message {number} {why}"))?;
+    }
+    Ok(())
+}
+
+fn check_message(message: &Value) -> Result<(), String> {
+    let Some(role) = message["role"].as_str() else {
+        return Err("must be an object with \"role\" and \"content\"".to_owned());
+    };
+    if !ROLES.contains(&role) {
+        let near = ferrotune_recipe::nearest(role, ROLES.iter().copied());
+        let near = near.map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
+        return Err(format!(
+            "has the unknown role {role:?}: the roles are {}{near}",
+            ROLES.join(", ")
+        ));
+    }
+    let calls = role == "assistant" && message["tool_calls"].is_array();
+    match &message["content"] {
+        Value::String(text) if text.trim().is_empty() && role == "user" => {
+            Err("of the user is empty".to_owned())
+        }
+        Value::String(_) => Ok(()),
+        Value::Array(parts) if !parts.is_empty() => Ok(()),
+        Value::Null if calls => Ok(()),
+        Value::Null => Err("has no \"content\"".to_owned()),
+        _ => Err("must have a text or a list of parts as its \"content\"".to_owned()),
+    }
+}
+
 impl Words<'_> {
     /// The ids of one line of a file.
-    fn line(&self, line: &str) -> Result<Vec<u32>, String> {
+    fn line(&self, line: &[u8]) -> Result<Vec<u32>, String> {
+        let line = std::str::from_utf8(line)
+            .map_err(|error| format!("not UTF-8 text at byte {}", error.valid_up_to() + 1))?;
         let object: Value = serde_json::from_str(line).map_err(|error| {
             // The library counts lines within the text it is given, which is always one.
             let message = error.to_string();
@@ -84,7 +124,10 @@ impl Words<'_> {
         })?;
         match (object.get("prompt"), object.get("messages")) {
             (Some(prompt), None) => self.prompt(prompt),
-            (None, Some(Value::Array(messages))) => self.chat(messages),
+            (None, Some(Value::Array(messages))) => {
+                check_messages(messages)?;
+                self.chat(messages)
+            }
             (None, Some(_)) => Err("\"messages\" must be a list".to_owned()),
             _ => Err("must be an object with either \"prompt\" or \"messages\"".to_owned()),
         }
@@ -101,10 +144,6 @@ impl Words<'_> {
 
     /// The conversation as the model's template writes it, with the head of the answer that is wanted.
     fn chat(&self, messages: &[Value]) -> Result<Vec<u32>, String> {
-        let whole = |it: &Value| it["role"].is_string() && it.get("content").is_some();
-        if !messages.iter().all(whole) {
-            return Err("each message is an object with \"role\" and \"content\"".to_owned());
-        }
         let template = self.tokenizer.chat_template().ok_or(
             "the model's folder has no chat template: write the whole prompt as a text, without --chat",
         )?;

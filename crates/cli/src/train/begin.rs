@@ -1,11 +1,10 @@
 //! From a recipe and its files to a trainer on a device.
 
-use anyhow::Context;
 use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::DType;
-use ferrotune_recipe::{ComputeDtype, ModelInit, Recipe, Resolved, sharding_rules};
+use ferrotune_recipe::{ComputeDtype, Fault, ModelInit, Recipe, Resolved, sharding_rules};
 use ferrotune_rl::Trainer;
 use ferrotune_rollout::{Sampler, SamplerConfig};
 
@@ -35,7 +34,8 @@ pub(crate) fn settle_compute_dtype(resolved: &mut Resolved, model: &ModelConfig)
 }
 
 /// Refuses a mesh that does not divide the model, before a device is started.
-pub(crate) fn check_mesh(recipe: &Recipe, model: &ModelConfig) -> Result<(), Failure> {
+pub(crate) fn check_mesh(resolved: &Resolved, model: &ModelConfig) -> Result<(), Failure> {
+    let recipe = resolved.recipe();
     let axes = recipe.mesh_axes();
     let axes: Vec<(&str, usize)> = axes
         .iter()
@@ -45,10 +45,14 @@ pub(crate) fn check_mesh(recipe: &Recipe, model: &ModelConfig) -> Result<(), Fai
     let rules = Rules::new(sharding_rules(recipe));
     for spec in model.params() {
         let axes: Vec<&str> = spec.axes.iter().map(String::as_str).collect();
-        rules
-            .place(&spec.path, &spec.dims, &axes, &mesh)
-            .context("the model does not fit the mesh: change mesh.fsdp or mesh.data")
-            .or_refuse()?;
+        if let Err(error) = rules.place(&spec.path, &spec.dims, &axes, &mesh) {
+            let fault = Fault {
+                keys: vec!["mesh.fsdp", "mesh.data"],
+                title: format!("the model does not fit the mesh: {error}"),
+                help: Some("change `mesh.fsdp` or `mesh.data`".to_owned()),
+            };
+            return Err(Failure::Recipe(resolved.refuse(&[fault])));
+        }
     }
     Ok(())
 }

@@ -1,14 +1,17 @@
 //! The files that a recipe names, read and checked against each other. No weights yet, no device.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use anyhow::anyhow;
 use ferrotune_batch::Trajectory;
 use ferrotune_models::ModelConfig;
-use ferrotune_recipe::{Checker, Recipe};
+use ferrotune_recipe::{Checker, Fault, Recipe, Resolved};
 use ferrotune_rl::{Dataset, Problems, RunData, Words, check_disjoint};
 use ferrotune_text::Tokenizer;
 
 use crate::failure::Failure;
-use crate::train::learns::Learns;
+use crate::train::learns::{self, Learns};
 
 /// What a run reads.
 pub(crate) struct Inputs {
@@ -22,7 +25,8 @@ pub(crate) struct Inputs {
 
 impl Inputs {
     /// Reads everything; whatever is wrong is refused together.
-    pub(crate) fn read(recipe: &Recipe) -> Result<Self, Failure> {
+    pub(crate) fn read(resolved: &Resolved) -> Result<Self, Failure> {
+        let recipe = resolved.recipe();
         let mut problems = Problem::default();
         let data = &recipe.data;
         let model = problems.keep(ModelConfig::load(&recipe.model.path));
@@ -45,7 +49,17 @@ impl Inputs {
         else {
             return Err(problems.into_failure());
         };
-        let learns = problems.keep(Learns::read(recipe, &model));
+        let mut faults = learns::faults(recipe, &model);
+        let learns = if faults.is_empty() {
+            problems.keep(Learns::read(recipe, &model))
+        } else {
+            None
+        };
+        let repeats = [
+            repeated(&train, "data.train"),
+            repeated(&heldout, "data.heldout"),
+        ];
+        let mut notes: Vec<String> = repeats.into_iter().flatten().collect();
 
         let words = Words {
             tokenizer,
@@ -55,7 +69,6 @@ impl Inputs {
             row_tokens: recipe.packing.row_tokens,
         };
         let stop_ids = problems.keep(words.stop_ids().map(<[u32]>::to_vec));
-        let mut notes = Vec::new();
         for (name, dataset) in [("data.train", &train), ("data.heldout", &heldout)] {
             let limit = recipe.rollout.max_new_tokens;
             let count = words.unreachable_answers(dataset, limit);
@@ -74,9 +87,10 @@ impl Inputs {
             Some(dataset) if stop_ids.is_some() => problems.keep(words.demonstrations(dataset)),
             _ => Some(Vec::new()),
         };
-        problems
-            .0
-            .extend(too_long(recipe, &model, demonstrations.as_deref()));
+        faults.extend(too_long(recipe, &model, demonstrations.as_deref()));
+        if !faults.is_empty() {
+            problems.add(resolved.refuse(&faults).into());
+        }
         let temperature = recipe.rollout.temperature;
         if temperature < ferrotune_rollout::MIN_TEMPERATURE {
             problems.add(anyhow!(
@@ -113,7 +127,7 @@ fn too_long(
     recipe: &Recipe,
     model: &ModelConfig,
     demonstrations: Option<&[Trajectory]>,
-) -> Vec<anyhow::Error> {
+) -> Vec<Fault> {
     let Some(longest) = model.max_position_embeddings else {
         return Vec::new();
     };
@@ -121,15 +135,17 @@ fn too_long(
         "more than the model was made for (max_position_embeddings = {longest} in {}/config.json)",
         recipe.model.path.display()
     );
-    let mut problems = Vec::new();
+    let mut faults = Vec::new();
     let (prompt, new) = (
         recipe.rollout.max_prompt_tokens,
         recipe.rollout.max_new_tokens,
     );
     if prompt + new > longest {
-        problems.push(anyhow!(
-            "rollout.max_prompt_tokens = {prompt} and rollout.max_new_tokens = {new} are together {source}: lower one of them"
-        ));
+        faults.push(Fault {
+            keys: vec!["rollout.max_new_tokens", "rollout.max_prompt_tokens"],
+            title: format!("{prompt} tokens of prompt and {new} of answer are together {source}"),
+            help: Some("lower one of them".to_owned()),
+        });
     }
     let lengths = demonstrations
         .unwrap_or_default()
@@ -137,12 +153,42 @@ fn too_long(
         .map(Trajectory::len);
     let long: Vec<usize> = lengths.filter(|&tokens| tokens > longest).collect();
     if let Some(most) = long.iter().max() {
-        problems.push(anyhow!(
-            "{} demonstrations have up to {most} tokens, {source}: shorten them, or leave them out of data.demonstrations",
-            long.len()
-        ));
+        let count = long.len();
+        faults.push(Fault {
+            keys: vec!["data.demonstrations"],
+            title: format!("{count} demonstrations have up to {most} tokens, {source}"),
+            help: Some("shorten them, or leave them out".to_owned()),
+        });
     }
-    problems
+    faults
+}
+
+/// What to say of prompts that a file has more than once, white space at both ends apart.
+fn repeated(dataset: &Dataset, name: &str) -> Option<String> {
+    let mut first = HashMap::new();
+    let (mut count, mut others, mut example) = (0, 0, None);
+    for problem in dataset.problems() {
+        match first.entry(problem.prompt.trim()) {
+            Entry::Vacant(entry) => drop(entry.insert(problem)),
+            Entry::Occupied(entry) => {
+                let before: &&ferrotune_rl::Problem = entry.get();
+                count += 1;
+                others += usize::from(before.answer.trim() != problem.answer.trim());
+                example.get_or_insert((problem.line, before.line));
+            }
+        }
+    }
+    let (line, before) = example?;
+    let other = match others {
+        0 => String::new(),
+        n => format!(", {n} of them with another answer"),
+    };
+    Some(format!(
+        "{count} of {} prompts of {name} ({}) are there more than once{other}: line {line} is that of line {before}; \
+         they weigh more than the others",
+        dataset.problems().len(),
+        dataset.path().display(),
+    ))
 }
 
 /// The checker that a recipe names.

@@ -2,9 +2,11 @@
 
 use ferrotune_engine::{Error, Lora, RouterSettings, Trains};
 use ferrotune_graph::HostArray;
-use ferrotune_models::{ModelConfig, init_adapter, load_adapter};
+use ferrotune_models::{
+    AdapterProblem, Error as ModelError, ModelConfig, init_adapter, load_adapter,
+};
 use ferrotune_nn::ParamSpec;
-use ferrotune_recipe::Recipe;
+use ferrotune_recipe::{Fault, Recipe};
 
 /// What learns.
 #[derive(Debug)]
@@ -15,25 +17,100 @@ pub(crate) struct Learns {
     pub(crate) adapters: Vec<(ParamSpec, HostArray)>,
     /// What the user should hear.
     pub(crate) notes: Vec<String>,
+    /// That the adapters were made for another model.
+    pub(crate) warning: Option<String>,
+}
+
+/// Everything in the settings of what learns that this model cannot do.
+pub(crate) fn faults(recipe: &Recipe, model: &ModelConfig) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if router(recipe).check(model).is_err() {
+        faults.push(Fault {
+            keys: vec!["router.load_balance", "model.path"],
+            title: format!(
+                "a model of the family {} has no experts, so there is no load to balance",
+                model.family.model_type()
+            ),
+            help: Some("leave `router.load_balance` out".to_owned()),
+        });
+    }
+    if recipe.model.adapter.is_some() {
+        return faults;
+    }
+    if recipe.lora.rank > 0 {
+        faults.extend(lora_faults(&lora(recipe, model), model));
+    } else {
+        faults.extend(freeze_faults(&recipe.model.freeze, model));
+    }
+    faults
+}
+
+fn lora_faults(lora: &Lora, model: &ModelConfig) -> Vec<Fault> {
+    let Err(ModelError::Adapter { problems }) = model.adapter_params(lora) else {
+        return Vec::new();
+    };
+    let fault = |problem: AdapterProblem| Fault {
+        keys: match problem {
+            AdapterProblem::Rank(_) => vec!["lora.rank", "lora.targets"],
+            AdapterProblem::Alpha(_) => vec!["lora.alpha"],
+            AdapterProblem::Targets(_) => vec!["lora.targets"],
+        },
+        title: problem.to_string(),
+        help: None,
+    };
+    problems.into_iter().map(fault).collect()
+}
+
+/// Each pattern is judged by itself, so that all that fit nothing are named.
+fn freeze_faults(patterns: &[String], model: &ModelConfig) -> Vec<Fault> {
+    let fault = |title: String, help: String| Fault {
+        keys: vec!["model.freeze"],
+        title,
+        help: Some(help),
+    };
+    let idle = |pattern: &String| match Trains::AllBut(vec![pattern.clone()]).check(model) {
+        Err(Error::IdlePattern { pattern, paths }) => Some(fault(
+            format!("no parameter fits the pattern \"{pattern}\" of `model.freeze`"),
+            format!("the parameters are {}", paths.join(", ")),
+        )),
+        _ => None,
+    };
+    let mut faults: Vec<Fault> = patterns.iter().filter_map(idle).collect();
+    let all = Trains::AllBut(patterns.to_vec());
+    if faults.is_empty() && !patterns.is_empty() && all.check(model).is_err() {
+        faults.push(fault(
+            "`model.freeze` freezes every parameter, so nothing would learn".to_owned(),
+            "take a pattern away".to_owned(),
+        ));
+    }
+    faults
+}
+
+fn router(recipe: &Recipe) -> RouterSettings {
+    RouterSettings {
+        load_balance: recipe.router.load_balance,
+        replay: false,
+    }
 }
 
 impl Learns {
-    /// Reads or makes adapters where the recipe has them.
+    /// Reads or makes adapters where the recipe has them. Its settings are those of which [`faults`] found none.
     pub(crate) fn read(recipe: &Recipe, model: &ModelConfig) -> Result<Self, Error> {
-        let router = RouterSettings {
-            load_balance: recipe.router.load_balance,
-            replay: false,
-        };
-        router.check(model)?;
+        let router = router(recipe);
         let with = |lora, adapters, notes| Self {
             trains: Trains::Adapters(lora),
             router,
             adapters,
             notes,
+            warning: None,
         };
         if let Some(folder) = &recipe.model.adapter {
             let found = load_adapter(folder, model)?;
-            return Ok(with(found.lora, found.params, found.notes));
+            let warning = found.other_base(&recipe.model.path);
+            return Ok(Self {
+                warning,
+                ..with(found.lora, found.params, found.notes)
+            });
         }
         if recipe.lora.rank > 0 {
             let lora = lora(recipe, model);
@@ -46,12 +123,12 @@ impl Learns {
         } else {
             Trains::AllBut(patterns.clone())
         };
-        trains.check(model)?;
         Ok(Self {
             trains,
             router,
             adapters: Vec::new(),
             notes: Vec::new(),
+            warning: None,
         })
     }
 

@@ -18,7 +18,7 @@ use ferrotune_engine::{Trains, checkpoint};
 use ferrotune_models::{save, save_adapter};
 use ferrotune_pjrt::DType;
 use ferrotune_recipe::{Recipe, Resolved};
-use ferrotune_rl::{StepReport, Trainer};
+use ferrotune_rl::{Phase, StepReport, Trainer};
 
 use crate::args::TrainArgs;
 use crate::failure::{Failure, OrFail};
@@ -61,11 +61,14 @@ impl Run {
     fn begin(args: &TrainArgs) -> Result<Self, Failure> {
         let mut resolved = Recipe::load(&args.recipe, &args.overrides).map_err(Failure::Recipe)?;
         let watch = Watch::begin();
-        let inputs = Inputs::read(resolved.recipe())?;
+        let inputs = Inputs::read(&resolved)?;
         for note in resolved.notes().iter().chain(&inputs.notes) {
             watch.say(&format!("note: {note}"));
         }
-        begin::check_mesh(resolved.recipe(), &inputs.model)?;
+        if let Some(warning) = &inputs.learns.warning {
+            watch.say(&format!("warning: {warning}"));
+        }
+        begin::check_mesh(&resolved, &inputs.model)?;
         let run_dir =
             RunDir::create(&resolved.recipe().run.dir, args.resume).map_err(of_run_dir)?;
         let earlier = if args.resume {
@@ -110,6 +113,7 @@ impl Run {
                 self.run_dir.path().join("metrics.jsonl").display()
             )));
         }
+        self.check_samples(done)?;
         if let Some(path) = earlier {
             self.watch.say(&format!(
                 "resume   after step {done}, from {}",
@@ -117,6 +121,23 @@ impl Run {
             ));
         }
         Ok(())
+    }
+
+    /// Refuses to go on behind answers of the last step that are not there any more.
+    fn check_samples(&self, done: u64) -> Result<(), Failure> {
+        if done == 0 || self.trainer.plan().phase(done) == Phase::Warmup {
+            return Ok(());
+        }
+        let rl = &self.resolved.recipe().rl;
+        let wanted = rl.prompts_per_step * rl.group_size;
+        let found = self.run_dir.sample_count(done).map_err(of_run_dir)?;
+        if found >= wanted {
+            return Ok(());
+        }
+        Err(Failure::failed(anyhow::anyhow!(
+            "the checkpoint is of step {done}, but {} has {found} of its {wanted} answers: restore that file, or start a new run",
+            self.run_dir.path().join("samples.jsonl").display()
+        )))
     }
 
     /// Compiles the steps, and refuses what does not fit into memory.

@@ -35,16 +35,25 @@ pub(crate) fn reconcile(
 ) -> Result<Option<PathBuf>, Failure> {
     let latest = checkpoint::latest(&run_dir.checkpoints()).or_fail()?;
     if !run_dir.config().exists() {
-        // Stopped before its first step, so there is nothing to be true to.
-        return Ok(latest);
+        return match latest {
+            // Stopped before its first step, so there is nothing to be true to.
+            None => Ok(None),
+            Some(path) => Err(Failure::refused(anyhow!(
+                "{} is missing, which says with what recipe the run of {} began: restore that file, or start a new run with \
+                 another run.dir",
+                run_dir.config().display(),
+                path.display()
+            ))),
+        };
     }
     let earlier = load_earlier(resolved.recipe(), run_dir)?;
     let dtype = earlier.recipe().compute_dtype;
     resolved.settle_compute_dtype(dtype, "as the run began");
-    let changed: Vec<String> = resolved
-        .differences(&earlier)
+    let mut differences = resolved.differences(&earlier);
+    differences.retain(|(key, ..)| !FREE.contains(key));
+    refuse_cut(&differences, run_dir)?;
+    let changed: Vec<String> = differences
         .into_iter()
-        .filter(|(key, ..)| !FREE.contains(key))
         .map(|(key, here, there)| format!("{key} is {here}, the run has {there}"))
         .collect();
     if !changed.is_empty() {
@@ -76,7 +85,47 @@ fn load_earlier(recipe: &Recipe, run_dir: &RunDir) -> Result<Resolved, Failure> 
     {
         places.push(format!("data.demonstrations={}", path.display()));
     }
-    Recipe::load(run_dir.config(), &places).map_err(Failure::Recipe)
+    Recipe::load(run_dir.config(), &places).map_err(|problems| {
+        Failure::Refused(vec![
+            problems.into(),
+            anyhow!(
+                "the recipe that the run began with, {}, cannot be used any more: put back what it lacks, or start a new run with \
+                 another run.dir",
+                run_dir.config().display()
+            ),
+        ])
+    })
+}
+
+/// Refuses a recipe of the run without the settings in which it seems to differ: these are then not what the run had.
+fn refuse_cut(
+    differences: &[(&'static str, String, String)],
+    run_dir: &RunDir,
+) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(run_dir.config()).unwrap_or_default();
+    let keys = differences.iter().map(|(key, ..)| *key);
+    let lacking: Vec<&str> = keys.filter(|key| !has_row(&text, key)).collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::refused(anyhow!(
+        "{} lacks {}: it was cut short, or written by another version; restore that file, or start a new run with another run.dir",
+        run_dir.config().display(),
+        lacking.join(", ")
+    )))
+}
+
+/// Whether a resolved recipe says anything of a key, be it that it is unset or has no effect.
+fn has_row(text: &str, key: &str) -> bool {
+    let (wanted, name) = key.rsplit_once('.').unwrap_or(("", key));
+    let mut table = "";
+    text.lines().any(|line| {
+        if let Some(header) = line.strip_prefix('[') {
+            table = header.split(']').next().unwrap_or_default();
+        }
+        let row = line.strip_prefix("# ").unwrap_or(line);
+        table == wanted && row.split(' ').next() == Some(name)
+    })
 }
 
 /// What to say of a checkpoint that cannot be used: damaged, or of another run.

@@ -63,6 +63,93 @@ fn adapters_are_trained_scored_sampled_and_trained_on() {
 }
 
 #[test]
+fn adapters_of_another_base_are_warned_of() {
+    let tiny = Tiny::new();
+    for base in ["one", "two"] {
+        tiny.run(&format!(
+            "train recipe.toml run.dir={base} rl.steps=0 warmup.steps=1"
+        ))
+        .well();
+    }
+    let lora = "lora.rank=2 warmup.steps=1 rl.steps=0 eval.max_problems=1";
+    let pretrained =
+        |base: &str| format!("train recipe.toml model.path={base}/model model.init=pretrained");
+    tiny.run(&format!("{} run.dir=out {lora}", pretrained("one")))
+        .well();
+    tiny.write("docs.jsonl", "{\"text\": \"12 =21\"}\n");
+    let more = "warmup.steps=1 rl.steps=0 eval.max_problems=1 model.adapter=out/adapter";
+    for (base, warned) in [("one", false), ("two", true)] {
+        for words in [
+            format!("sample {base}/model --adapter out/adapter --prompt 12 --max-new 1"),
+            format!("score {base}/model docs.jsonl --adapter out/adapter"),
+            format!("{} run.dir=on-{base} {more}", pretrained(base)),
+        ] {
+            let err = tiny.run(&words).well().err;
+            assert_eq!(
+                err.contains("warning: the adapters were made for"),
+                warned,
+                "{words}: {err}"
+            );
+            assert_eq!(
+                err.contains("base_model_name_or_path"),
+                warned,
+                "{words}: {err}"
+            );
+        }
+    }
+}
+
+#[test]
+fn settings_that_the_model_cannot_have_are_shown_where_they_stand() {
+    let tiny = Tiny::new();
+    let recipe = tiny.read("recipe.toml");
+    let first = recipe.lines().count() + 1;
+    let lora = "[lora]\nrank = 33\ntargets = [\"q_proj\", \"wq\"]\n[router]\nload_balance = 0.5\n";
+    tiny.write("recipe.toml", &format!("{recipe}{lora}"));
+    // Two key heads of 8, and every other layer is 32 wide or more.
+    tiny.run("train recipe.toml").refused(
+        2,
+        &[
+            "the rank 33 is above the smaller dimension of q_proj (32)",
+            &format!("recipe.toml:{}:8", first + 1),
+            "no linear layer \"wq\"",
+            &format!("recipe.toml:{}:11", first + 2),
+            "has no experts",
+            &format!("recipe.toml:{}:16", first + 4),
+            "3 problems in recipe.toml",
+        ],
+    );
+    tiny.write("recipe.toml", &recipe);
+    tiny.run("train recipe.toml lora.rank=17").refused(
+        2,
+        &[
+            "override 1",
+            "k_proj (16), v_proj (16)",
+            "`lora.targets` is [] by default",
+        ],
+    );
+    tiny.run("train recipe.toml lora.rank=2 lora.targets=[\"q_proj\",\"q_proj\"]")
+        .refused(
+            2,
+            &[
+                "override 2",
+                "`lora.targets` names \"q_proj\" more than once",
+            ],
+        );
+    tiny.run("train recipe.toml model.freeze=[\"*/rooter\",\"*embed*\",\"nothing\"]")
+        .refused(
+            2,
+            &["override 1", "\"*/rooter\"", "\"nothing\"", "2 problems"],
+        );
+    tiny.run("train recipe.toml model.freeze=[\"*\"]")
+        .refused(2, &["override 1", "freezes every parameter"]);
+    tiny.run("train recipe.toml rollout.max_new_tokens=60 packing.row_tokens=128")
+        .refused(2, &["override 1", "max_position_embeddings = 64"]);
+    tiny.run("train recipe.toml mesh.fsdp=3 packing.rows_per_micro_batch=3")
+        .refused(2, &["override 1", "mesh.fsdp"]);
+}
+
+#[test]
 fn settings_of_adapters_that_cannot_be_are_refused_before_anything_starts() {
     let tiny = Tiny::new();
     tiny.run("train recipe.toml lora.rank=2 lora.targets=[\"q_proj\",\"wq\"]")

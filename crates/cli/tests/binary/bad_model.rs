@@ -188,8 +188,9 @@ fn texts_longer_than_the_model_was_made_for() {
     let demonstration = format!("{{\"prompt\": \"{prompt}\", \"answer\": \"1234\"}}\n");
     tiny.write("demonstrations.jsonl", &demonstration);
     let parts = [
-        "rollout.max_prompt_tokens = 61",
-        "rollout.max_new_tokens = 6",
+        "61 tokens of prompt and 6 of answer",
+        "rollout.max_prompt_tokens=61",
+        "override 2",
         "1 demonstrations have up to 66 tokens",
         "model/config.json",
     ];

@@ -1,6 +1,9 @@
 //! Typed reading of one JSON object, collecting every problem instead of stopping at the first.
 //!
-//! A key whose value is `null` counts as absent, as it does in `transformers`.
+//! A key whose value is `null` counts as absent, as it does in `transformers`. What cannot be read has a harmless value in its
+//! place, which no message may name: rules between keys keep silent where one of them has failed already.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
@@ -8,6 +11,8 @@ use serde_json::{Map, Value};
 pub(crate) struct Fields<'a> {
     object: &'a Map<String, Value>,
     problems: Vec<String>,
+    /// Keys of which a problem was reported: their values are not those of the file.
+    failed: BTreeSet<String>,
 }
 
 /// Largest dimension accepted: token ids and indices are 32-bit on the device.
@@ -18,7 +23,49 @@ impl<'a> Fields<'a> {
         Self {
             object,
             problems: Vec::new(),
+            failed: BTreeSet::new(),
         }
+    }
+
+    /// Adds a problem of one key, unless one was reported before: a key may be read in several places.
+    pub(crate) fn problem_of(&mut self, key: &str, text: impl Into<String>) {
+        if self.failed.insert(key.to_owned()) {
+            self.problem(text);
+        }
+    }
+
+    /// Adds a problem between keys if `wrong`, and marks the first as failed. Silent where one of them has failed before.
+    pub(crate) fn refuse_if(&mut self, wrong: bool, keys: &[&str], text: impl FnOnce() -> String) {
+        if wrong && !self.have_failed(keys) {
+            self.problem_of(keys[0], text());
+        }
+    }
+
+    /// Marks a key that follows from others, one of which has failed.
+    pub(crate) fn fail_with(&mut self, key: &str, others: &[&str]) {
+        if self.have_failed(others) {
+            self.failed.insert(key.to_owned());
+        }
+    }
+
+    /// Whether a problem was reported of one of `keys`.
+    pub(crate) fn have_failed(&self, keys: &[&str]) -> bool {
+        keys.iter().any(|key| self.failed.contains(*key))
+    }
+
+    /// How many problems there are so far.
+    pub(crate) fn problem_count(&self) -> usize {
+        self.problems.len()
+    }
+
+    /// A key and its value for a message, which says so where the file has none.
+    pub(crate) fn named(&self, key: &str, value: usize) -> String {
+        let origin = if self.get(key).is_none() {
+            " by default"
+        } else {
+            ""
+        };
+        format!("{key} ({value}{origin})")
     }
 
     pub(crate) fn problem(&mut self, text: impl Into<String>) {
@@ -40,16 +87,23 @@ impl<'a> Fields<'a> {
     }
 
     fn wrong_type(&mut self, key: &str, wanted: &str, found: &Value) {
-        self.problem(format!("{key} must be {wanted}, found {}", brief(found)));
+        self.problem_of(
+            key,
+            format!("{key} must be {wanted}, found {}", brief(found)),
+        );
     }
 
     /// A positive size, if there.
     pub(crate) fn size(&mut self, key: &str) -> Option<usize> {
+        self.size_up_to(key, MAX_SIZE)
+    }
+
+    fn size_up_to(&mut self, key: &str, most: u64) -> Option<usize> {
         let value = self.get(key)?;
         match value.as_u64() {
-            Some(n) if (1..=MAX_SIZE).contains(&n) => Some(n as usize),
+            Some(n) if (1..=most).contains(&n) => Some(n as usize),
             _ => {
-                self.wrong_type(key, &format!("a whole number from 1 to {MAX_SIZE}"), value);
+                self.wrong_type(key, &format!("a whole number from 1 to {most}"), value);
                 // Already reported: a harmless value lets the other checks go on.
                 Some(1)
             }
@@ -58,10 +112,15 @@ impl<'a> Fields<'a> {
 
     /// A positive size that must be there.
     pub(crate) fn required_size(&mut self, key: &str) -> usize {
+        self.required_size_up_to(key, MAX_SIZE)
+    }
+
+    /// A positive size of at most `most` that must be there.
+    pub(crate) fn required_size_up_to(&mut self, key: &str, most: u64) -> usize {
         if self.get(key).is_none() {
-            self.problem(format!("{key} is missing"));
+            self.problem_of(key, format!("{key} is missing"));
         }
-        self.size(key).unwrap_or(1)
+        self.size_up_to(key, most).unwrap_or(1)
     }
 
     /// A finite number, if there.
@@ -78,7 +137,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn positive(&mut self, key: &str, default: f64) -> f64 {
         match self.number(key) {
             Some(n) if n <= 0.0 => {
-                self.problem(format!("{key} must be above 0, found {n}"));
+                self.problem_of(key, format!("{key} must be above 0, found {n}"));
                 default
             }
             Some(n) => n,

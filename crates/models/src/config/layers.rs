@@ -99,6 +99,13 @@ pub(crate) fn stacks(kinds: &[LayerKind]) -> Vec<Stack> {
 /// Longest block, and most leading layers, that are looked for.
 const LONGEST: usize = 16;
 
+/// Keys that decide which layers have experts.
+pub(crate) const SPARSE_KEYS: [&str; 3] = [
+    "mlp_only_layers",
+    "decoder_sparse_step",
+    "num_hidden_layers",
+];
+
 /// Reads the kind of every layer.
 pub(crate) fn read(fields: &mut Fields<'_>, family: Family, count: usize) -> Vec<LayerKind> {
     let mixers = read_mixers(fields, family, count);
@@ -135,17 +142,18 @@ fn read_mixers(fields: &mut Fields<'_>, family: Family, count: usize) -> Vec<Mix
             } else {
                 "\"full_attention\""
             };
-            fields.problem(format!(
+            let text = format!(
                 "layer_types {} is not supported, only {supported} for every layer",
                 brief(value)
-            ));
+            );
+            fields.problem_of("layer_types", text);
             default
         }
         Some(mixers) if mixers.len() != count => {
-            fields.problem(format!(
-                "layer_types names {} layers, but num_hidden_layers is {count}",
-                mixers.len()
-            ));
+            fields.refuse_if(true, &["layer_types", "num_hidden_layers"], || {
+                let listed = mixers.len();
+                format!("layer_types names {listed} layers, but num_hidden_layers is {count}")
+            });
             default
         }
         Some(mixers) => mixers,
@@ -163,15 +171,25 @@ fn read_sparse(fields: &mut Fields<'_>, family: Family, count: usize) -> Vec<Fee
     let dense = match fields.get("mlp_only_layers") {
         None => Vec::new(),
         Some(value) => {
-            let layer = |v: &Value| v.as_u64().filter(|n| *n < count as u64);
+            let below = if fields.have_failed(&["num_hidden_layers"]) {
+                u64::MAX
+            } else {
+                count as u64
+            };
+            let layer = |v: &Value| v.as_u64().filter(|n| *n < below);
             let listed = value
                 .as_array()
                 .and_then(|list| list.iter().map(layer).collect::<Option<Vec<_>>>());
             listed.unwrap_or_else(|| {
-                fields.problem(format!(
-                    "mlp_only_layers must be a list of layers below {count}, found {}",
+                let limit = match below {
+                    u64::MAX => "numbers of layers".to_owned(),
+                    count => format!("layers below {count}"),
+                };
+                let text = format!(
+                    "mlp_only_layers must be a list of {limit}, found {}",
                     brief(value)
-                ));
+                );
+                fields.problem_of("mlp_only_layers", text);
                 Vec::new()
             })
         }

@@ -47,12 +47,15 @@ impl DeltaSizes {
             value_dim: size("linear_value_head_dim", 128),
             taps: size("linear_conv_kernel_dim", 4),
         };
-        if !sizes.value_heads.is_multiple_of(sizes.key_heads) {
-            fields.problem(format!(
-                "linear_num_value_heads ({}) must be a multiple of linear_num_key_heads ({})",
-                sizes.value_heads, sizes.key_heads
-            ));
-        }
+        let keys = ["linear_num_value_heads", "linear_num_key_heads"];
+        let shown = [
+            fields.named(keys[0], sizes.value_heads),
+            fields.named(keys[1], sizes.key_heads),
+        ];
+        let wrong = !sizes.value_heads.is_multiple_of(sizes.key_heads);
+        fields.refuse_if(wrong, &keys, || {
+            format!("{} must be a multiple of {}", shown[0], shown[1])
+        });
         Some(sizes)
     }
 }
@@ -78,24 +81,25 @@ impl ExpertSizes {
             return None;
         }
         // Two names for one number: the first is older.
-        let named = ["num_experts", "num_local_experts"].map(|key| fields.size(key));
-        if let [Some(one), Some(other)] = named
-            && one != other
-        {
-            fields.problem(format!(
-                "num_experts is {one}, but num_local_experts is {other}: keep one"
-            ));
+        let names = ["num_experts", "num_local_experts"];
+        let named = names.map(|key| fields.size(key));
+        if let [Some(one), Some(other)] = named {
+            fields.refuse_if(one != other, &names, || {
+                format!("num_experts is {one}, but num_local_experts is {other}: keep one")
+            });
         }
-        let count = named.into_iter().flatten().next().unwrap_or_else(|| {
-            fields.problem("num_experts is missing");
-            1
+        let mut found = names.iter().zip(named);
+        let found = found.find_map(|(name, size)| Some((*name, size?)));
+        let (name, count) = found.unwrap_or_else(|| {
+            fields.problem_of(names[0], "num_experts is missing");
+            (names[0], 1)
         });
         let top_k = fields.required_size("num_experts_per_tok");
-        if top_k > count {
-            fields.problem(format!(
-                "num_experts_per_tok ({top_k}) must be at most num_experts ({count})"
-            ));
-        }
+        fields.refuse_if(
+            top_k > count,
+            &["num_experts_per_tok", name, names[0]],
+            || format!("num_experts_per_tok ({top_k}) must be at most {name} ({count})"),
+        );
         let shared = family
             .has_shared_expert()
             .then(|| fields.required_size("shared_expert_intermediate_size"));

@@ -128,15 +128,16 @@ impl Rotary {
 
 /// Reads the rotary settings of heads of `head_dim`.
 pub(crate) fn read(fields: &mut Fields<'_>, family: Family, head_dim: usize) -> Rotary {
+    let before = fields.problem_count();
     let theta = read_theta(fields);
     let part = read_part(fields, family);
     let dims = (head_dim as f64 * part) as usize;
     // The size of a head is judged where it is read.
-    if part < 1.0 && (dims < 2 || !dims.is_multiple_of(2)) {
-        fields.problem(format!(
-            "head_dim ({head_dim}) times partial_rotary_factor ({part}) must be an even number of at least 2"
-        ));
-    }
+    let keys = [PART, NESTED_PART, "head_dim"];
+    let wrong = part < 1.0 && (dims < 2 || !dims.is_multiple_of(2));
+    fields.refuse_if(wrong, &keys, || {
+        format!("head_dim ({head_dim}) times {PART} ({part}) must be an even number of at least 2")
+    });
     let scaling = read_scaling(fields);
     let rotary = Rotary {
         theta,
@@ -145,7 +146,8 @@ pub(crate) fn read(fields: &mut Fields<'_>, family: Family, head_dim: usize) -> 
     };
     // Numbers that are each possible may give none together: a base of 1, or one near 0.
     let ends = [0, rotary.dims / 2 - 1].map(|i| rotary.frequency(i));
-    if !ends.iter().all(|f| f.is_finite()) || !rotary.amplitude().is_finite() {
+    let finite = ends.iter().all(|f| f.is_finite()) && rotary.amplitude().is_finite();
+    if !finite && fields.problem_count() == before {
         fields.problem(format!(
             "rope_theta {theta} and its scaling give frequencies that are not finite"
         ));
@@ -159,12 +161,12 @@ fn read_theta(fields: &mut Fields<'_>) -> f64 {
         .is_some()
         .then(|| fields.positive("rope_theta", DEFAULT_THETA));
     let nested = nested(fields, "rope_theta");
-    if let (Some(top), Some(nested)) = (top, nested)
-        && top != nested
-    {
-        fields.problem(format!(
-            "rope_theta is {top} at the top and {nested} in rope_parameters: keep one"
-        ));
+    if let (Some(top), Some(nested)) = (top, nested) {
+        fields.refuse_if(
+            top != nested,
+            &["rope_theta", "rope_parameters.rope_theta"],
+            || format!("rope_theta is {top} at the top and {nested} in rope_parameters: keep one"),
+        );
     }
     nested.or(top).unwrap_or(DEFAULT_THETA)
 }
@@ -180,16 +182,19 @@ fn nested(fields: &mut Fields<'_>, key: &str) -> Option<f64> {
     .number(key)
 }
 
+/// The share of a head's dimensions that turn: at the top, and in `rope_parameters`.
+const PART: &str = "partial_rotary_factor";
+const NESTED_PART: &str = "rope_parameters.partial_rotary_factor";
+
 fn read_part(fields: &mut Fields<'_>, family: Family) -> f64 {
-    let top = fields.number("partial_rotary_factor");
-    let nested = nested(fields, "partial_rotary_factor");
+    let top = fields.number(PART);
+    let nested = nested(fields, PART);
     let part = nested.or(top).unwrap_or(family.default_rotary_part());
     if part > 0.0 && part <= 1.0 {
         part
     } else {
-        fields.problem(format!(
-            "partial_rotary_factor must be above 0 and at most 1, found {part}"
-        ));
+        let text = format!("{PART} must be above 0 and at most 1, found {part}");
+        fields.problem_of(PART, text);
         1.0
     }
 }
@@ -202,16 +207,20 @@ struct Scaling<'f, 'a> {
 }
 
 impl Scaling<'_, '_> {
+    fn problem_of(&mut self, name: &str, what: &str) {
+        let path = format!("{}.{name}", self.key);
+        self.fields.problem_of(&path, format!("{path} {what}"));
+    }
+
     /// A number above 0, if there.
     fn number(&mut self, name: &str) -> Option<f64> {
         let value = self.object.get(name).filter(|value| !value.is_null())?;
         let number = value.as_f64().filter(|n| n.is_finite() && *n > 0.0);
         if number.is_none() {
-            self.fields.problem(format!(
-                "{}.{name} must be a number above 0, found {}",
-                self.key,
-                brief(value)
-            ));
+            self.problem_of(
+                name,
+                &format!("must be a number above 0, found {}", brief(value)),
+            );
         }
         number
     }
@@ -221,19 +230,17 @@ impl Scaling<'_, '_> {
             return default;
         };
         value.as_bool().unwrap_or_else(|| {
-            self.fields.problem(format!(
-                "{}.{name} must be true or false, found {}",
-                self.key,
-                brief(value)
-            ));
+            self.problem_of(
+                name,
+                &format!("must be true or false, found {}", brief(value)),
+            );
             default
         })
     }
 
     fn required(&mut self, name: &str) -> f64 {
         if self.object.get(name).is_none_or(Value::is_null) {
-            self.fields
-                .problem(format!("{}.{name} is missing", self.key));
+            self.problem_of(name, "is missing");
         }
         self.number(name).unwrap_or(1.0)
     }
@@ -247,8 +254,7 @@ impl Scaling<'_, '_> {
         match top.or(inner).or(longest.map(|n| n as f64)) {
             Some(length) => length,
             None => {
-                self.fields
-                    .problem(format!("{}.{key} is missing", self.key));
+                self.problem_of(key, "is missing");
                 1.0
             }
         }
@@ -259,13 +265,12 @@ impl Scaling<'_, '_> {
             self.required("low_freq_factor"),
             self.required("high_freq_factor"),
         );
-        let given = |name| self.object.get(name).is_some();
-        if low >= high && given("low_freq_factor") && given("high_freq_factor") {
-            self.fields.problem(format!(
-                "{}.low_freq_factor ({low}) must be below high_freq_factor ({high})",
-                self.key
-            ));
-        }
+        let key = self.key;
+        let keys = ["low_freq_factor", "high_freq_factor"].map(|name| format!("{key}.{name}"));
+        self.fields
+            .refuse_if(low >= high, &[&keys[0], &keys[1]], || {
+                format!("{key}.low_freq_factor ({low}) must be below high_freq_factor ({high})")
+            });
         RotaryScaling::Llama3 {
             factor: self.required("factor"),
             low,
@@ -308,6 +313,7 @@ impl Scaling<'_, '_> {
 }
 
 fn read_scaling(fields: &mut Fields<'_>) -> RotaryScaling {
+    let before = fields.problem_count();
     let mut found = RotaryScaling::Default;
     for key in ["rope_parameters", "rope_scaling"] {
         let Some(object) = fields.object(key) else {
@@ -337,7 +343,9 @@ fn read_scaling(fields: &mut Fields<'_>) -> RotaryScaling {
                 RotaryScaling::Default
             }
         };
-        if found != RotaryScaling::Default && one != RotaryScaling::Default && one != found {
+        let differ =
+            found != RotaryScaling::Default && one != RotaryScaling::Default && one != found;
+        if differ && fields.problem_count() == before {
             fields.problem("rope_parameters and rope_scaling differ: keep one");
         }
         if one != RotaryScaling::Default {

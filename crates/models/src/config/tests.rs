@@ -3,6 +3,7 @@
 mod layers;
 mod multimodal;
 mod parts;
+mod root_faults;
 mod rotary;
 mod sizes;
 
@@ -209,8 +210,9 @@ fn refuses_impossible_head_sizes() {
         odd_quotient,
         ["hidden_size / num_attention_heads (1) must be even"]
     );
-    assert!(
-        problems(&edited("llama", json!({"num_hidden_layers": 5000})))[0].contains("at most 4096")
+    assert_eq!(
+        problems(&edited("llama", json!({"num_hidden_layers": 5000}))),
+        ["num_hidden_layers must be a whole number from 1 to 4096, found 5000"]
     );
 }
 

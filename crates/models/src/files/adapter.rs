@@ -13,7 +13,7 @@ use super::load::{compare_pieces, read_all};
 use super::mapped::MappedTensors;
 use super::save::{arrays_by_path, values_that_cannot_be_stored};
 use super::write::Outputs;
-use crate::adapter::Lora;
+use crate::adapter::{AdapterProblem, Lora};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result, WeightProblem};
 use crate::layout::Naming;
@@ -29,6 +29,8 @@ pub struct AdapterWeights {
     pub lora: Lora,
     /// One f32 array for each of [`ModelConfig::adapter_params`], in that order.
     pub params: Vec<(ParamSpec, HostArray)>,
+    /// The model that they were made for, as the file names it: a folder, or a name.
+    pub base: Option<String>,
     /// Settings of the file that have no effect here: to be shown to the user once.
     pub notes: Vec<String>,
 }
@@ -75,8 +77,8 @@ pub fn save_adapter(
 /// Reads the adapters of the folder `dir` for a model.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::Json`], [`Error::Corrupt`]; [`Error::AdapterFile`] with everything in `adapter_config.json` that would
-/// change the numbers and is not supported; [`Error::Weights`] with every tensor that is missing, extra, of the wrong shape or number
+/// [`Error::Io`], [`Error::Json`], [`Error::Corrupt`]; [`Error::AdapterFile`] with everything in `adapter_config.json` that the model
+/// cannot have, or that would change the numbers and is not supported; [`Error::AdapterWeights`] with every tensor that is missing, extra, of the wrong shape or number
 /// type, or not finite.
 pub fn load_adapter(dir: impl AsRef<Path>, config: &ModelConfig) -> Result<AdapterWeights> {
     let dir = dir.as_ref();
@@ -90,7 +92,12 @@ pub fn load_adapter(dir: impl AsRef<Path>, config: &ModelConfig) -> Result<Adapt
         path: path.clone(),
         problems,
     })?;
-    let tensors = MappedTensors::open_file(&dir.join(WEIGHTS))?;
+    let weights = dir.join(WEIGHTS);
+    let tensors = MappedTensors::open_file(&weights)?;
+    let refuse = |problems| Error::AdapterWeights {
+        path: weights.clone(),
+        problems,
+    };
     let naming = Naming::of_adapter(tensors.names());
     let entries = config.adapter_entries(&lora, &naming)?;
     let (known, mut problems) = compare_pieces(&tensors, &entries);
@@ -100,16 +107,20 @@ pub fn load_adapter(dir: impl AsRef<Path>, config: &ModelConfig) -> Result<Adapt
         found: info.shape.clone(),
     }));
     if !problems.is_empty() {
-        return Err(Error::Weights {
-            dir: dir.to_path_buf(),
-            problems,
-        });
+        return Err(refuse(problems));
     }
     Ok(AdapterWeights {
         lora,
-        params: read_all(&tensors, &entries, dir)?,
+        params: read_all(&tensors, &entries, refuse)?,
+        base: base(&value),
         notes,
     })
+}
+
+/// The model that adapters were made for.
+fn base(described: &Value) -> Option<String> {
+    let name = described.get("base_model_name_or_path")?.as_str()?.trim();
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// Whether a value says nothing: absent, null, false, zero, or empty.
@@ -198,6 +209,15 @@ fn describe(value: &Value, config: &ModelConfig) -> Result<(Lora, Vec<String>), 
         alpha,
         targets,
     };
+    let unfit = config.adapter_problems(&lora).into_iter();
+    problems.extend(unfit.map(|problem| {
+        let key = match problem {
+            AdapterProblem::Rank(_) => "r",
+            AdapterProblem::Alpha(_) => "lora_alpha",
+            AdapterProblem::Targets(_) => "target_modules",
+        };
+        format!("{key}: {problem}")
+    }));
     if problems.is_empty() {
         Ok((lora, dropout.map(note).into_iter().collect()))
     } else {

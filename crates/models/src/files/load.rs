@@ -50,7 +50,7 @@ pub fn load(dir: impl AsRef<Path>, config: &ModelConfig) -> Result<Weights> {
         return Err(refuse(problems));
     }
     Ok(Weights {
-        params: read_all(&tensors, &entries, dir)?,
+        params: read_all(&tensors, &entries, refuse)?,
         stored: stored_type(&tensors, &entries),
         unused,
     })
@@ -122,11 +122,11 @@ fn compare_piece(tensors: &MappedTensors, piece: &Piece, problems: &mut Vec<Weig
     }
 }
 
-/// Reads every parameter from the folder `dir`, and refuses values that are not finite.
+/// Reads every parameter; `refuse` makes the error of values that are not finite.
 pub(super) fn read_all(
     tensors: &MappedTensors,
     entries: &[Entry],
-    dir: &Path,
+    refuse: impl Fn(Vec<WeightProblem>) -> Error,
 ) -> Result<Vec<(ParamSpec, HostArray)>> {
     let mut problems = Vec::new();
     let mut one = |entry: &Entry| {
@@ -137,10 +137,7 @@ pub(super) fn read_all(
     if problems.is_empty() {
         Ok(params)
     } else {
-        Err(Error::Weights {
-            dir: dir.to_path_buf(),
-            problems,
-        })
+        Err(refuse(problems))
     }
 }
 

@@ -232,7 +232,7 @@ fn a_recipe_that_cannot_be_read_is_an_error_with_a_suggestion() {
             .load_file(&folder.path("quikstart.toml"), &[])
             .unwrap_err(),
         "\
-error: cannot read the recipe quikstart.toml: No such file or directory (os error 2)
+error: cannot read the recipe quikstart.toml: it does not exist
 --> quikstart.toml
  = help: did you mean quickstart.toml?
 

@@ -174,3 +174,27 @@ fn the_reference_has_every_field_of_the_struct() {
     let group_size = "\n  rl.group_size                an integer, at least 2 and at most 4096; default 8\n      Answers sampled for each prompt.\n";
     assert!(reference.contains(group_size), "{reference}");
 }
+
+#[test]
+fn settings_that_are_wrong_beside_their_files_are_refused_where_they_stand() {
+    let resolved = load(&with("[lora]\nrank = 2\n"), &["router.load_balance=0"]).unwrap();
+    let fault = |keys: &[&'static str], title: &str| crate::Fault {
+        keys: keys.to_vec(),
+        title: title.to_owned(),
+        help: Some("cure".to_owned()),
+    };
+    let refused = resolved.refuse(&[
+        fault(&["router.load_balance"], "second"),
+        fault(&["lora.rank", "lora.targets"], "first"),
+    ]);
+    let text = refused.render(false);
+    let place = |part: &str| {
+        text.find(part)
+            .unwrap_or_else(|| panic!("no {part} in {text}"))
+    };
+    assert!(place("r.toml:9:8") < place("`lora.targets` is [] by default"));
+    assert!(place("error: first") < place("error: second"));
+    assert!(place("error: second") < place("override 1"));
+    place("help: cure");
+    place("2 problems in");
+}

@@ -230,3 +230,20 @@ fn a_mode_of_the_head_that_is_nearly_one_is_refused_with_the_one_that_is_meant()
         refusal(&with(&format!("[head]\n{wrong}")), &[]);
     }
 }
+
+#[test]
+fn names_in_a_list_are_there_once() {
+    let text = with("[lora]\nrank = 2\ntargets = [\"q_proj\", \"k_proj\", \"q_proj\"]\n");
+    let refused = refusal(&text, &[]);
+    assert!(
+        refused.contains("`lora.targets` names \"q_proj\" more than once")
+            && refused.contains("r.toml:10:11"),
+        "{refused}"
+    );
+    let refused = refusal(LEAST, &["model.freeze=[\"a\", \"a\"]"]);
+    assert!(
+        refused.contains("`model.freeze` names \"a\"") && refused.contains("override 1"),
+        "{refused}"
+    );
+    assert!(load(LEAST, &["model.freeze=[\"a\", \"b\"]"]).is_ok());
+}

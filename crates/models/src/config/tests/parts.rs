@@ -25,7 +25,7 @@ fn the_number_of_experts_has_two_names() {
     );
     assert_eq!(
         found(json!({"num_experts_per_tok": 5})),
-        ["num_experts_per_tok (5) must be at most num_experts (4)"]
+        ["num_experts_per_tok (5) must be at most num_local_experts (4)"]
     );
     assert_eq!(
         found(json!({"num_experts_per_tok": null, "moe_intermediate_size": null})),

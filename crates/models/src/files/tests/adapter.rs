@@ -86,9 +86,21 @@ fn what_would_change_the_numbers_is_refused_all_at_once() {
     ] {
         assert!(error.to_string().contains(key), "{key}: {error}");
     }
-    let dir = edited(json!({"target_modules": ["q_proj", "wq"]}));
+    let dir = edited(json!({"r": 65, "target_modules": ["q_proj", "wq", "q_proj"], "bias": "all"}));
     let error = load_adapter(dir.path(), &config("llama")).unwrap_err();
-    assert!(matches!(error, Error::Adapter { .. }) && error.to_string().contains("\"wq\""));
+    let Error::AdapterFile { path, problems } = &error else {
+        panic!("{error}")
+    };
+    assert!(path.ends_with("adapter_config.json"));
+    for (problem, part) in problems.iter().zip([
+        "bias \"all\"",
+        "target_modules: the model has no linear layer \"wq\"",
+        "target_modules: the target \"q_proj\" is named more than once",
+        "r: the rank 65 is above the smaller dimension of q_proj (64)",
+    ]) {
+        assert!(problem.contains(part), "{part}: {problem}");
+    }
+    assert_eq!(problems.len(), 4, "{error}");
     let dir = edited(json!({"lora_dropout": 0.05}));
     let notes = load_adapter(dir.path(), &config("llama")).unwrap().notes;
     assert!(notes[0].contains("lora_dropout 0.05"), "{notes:?}");
@@ -98,11 +110,53 @@ fn what_would_change_the_numbers_is_refused_all_at_once() {
 fn tensors_that_do_not_fit_are_all_listed() {
     let dir = edited(json!({"r": 4, "target_modules": ["q_proj", "v_proj", "k_proj"]}));
     let error = load_adapter(dir.path(), &config("llama")).unwrap_err();
-    let Error::Weights { problems, .. } = &error else {
+    let Error::AdapterWeights { path, problems } = &error else {
         panic!("{error}")
     };
+    assert!(path.ends_with("adapter_model.safetensors"));
+    assert!(error.to_string().contains("adapter_config.json beside it"));
+    assert!(!error.to_string().contains(" config.json"), "{error}");
     // q and v of two layers have another rank, k is missing, and down_proj is one too many.
     assert_eq!(problems.len(), 8 + 4 + 4, "{error}");
+}
+
+#[test]
+fn a_rank_may_be_as_large_as_the_smaller_dimension_of_every_target() {
+    let config = config("llama");
+    let lora = |rank, target: &str| Lora {
+        rank,
+        alpha: 1.0,
+        targets: vec![target.to_owned()],
+    };
+    // Two key heads of 16.
+    for (target, smaller) in [("q_proj", 64), ("k_proj", 32), ("down_proj", 64)] {
+        assert!(config.adapter_params(&lora(smaller, target)).is_ok());
+        let error = config.adapter_params(&lora(smaller + 1, target));
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains(&format!("{target} ({smaller})")), "{text}");
+    }
+}
+
+#[test]
+fn adapters_know_their_base() {
+    let config = config("llama");
+    let of = |base: Value| {
+        let dir = edited(json!({ "base_model_name_or_path": base }));
+        load_adapter(dir.path(), &config).unwrap()
+    };
+    let read = of(json!("owner/llama"));
+    assert_eq!(read.base.as_deref(), Some("owner/llama"));
+    assert_eq!(read.other_base(&fixture("llama")), None);
+    let warning = of(json!("owner/other"))
+        .other_base(&fixture("llama"))
+        .unwrap();
+    assert!(
+        warning.contains("owner/other") && warning.contains("llama"),
+        "{warning}"
+    );
+    for nothing in [Value::Null, json!(""), json!(7)] {
+        assert_eq!(of(nothing).other_base(&fixture("llama")), None);
+    }
 }
 
 #[test]
