@@ -45,6 +45,7 @@ impl Packed {
     fn fill_up(&mut self) {
         self.wide
             .resize(Self::padded(self.dims[0]) * self.dims[1], 0.0);
+        self.strides = [self.dims[1], 1];
     }
 
     pub(crate) fn take_bf16(&mut self, b: Matrix<'_, bf16>) {
