@@ -1,12 +1,12 @@
 //! Elements that products read and write.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::matrix::Matrix;
 use crate::packed::Packed;
 use crate::{Threads, narrow, wide};
 
-/// f32 or bf16.
+/// f32, bf16 or f16.
 pub trait Number: Copy + Send + Sync + 'static {
     /// The number as f32; exact.
     fn wide(self) -> f32;
@@ -110,6 +110,42 @@ impl Number for bf16 {
     fn multiply(a: Matrix<'_, bf16>, b: Matrix<'_, bf16>, out: &mut [f32], threads: Threads) {
         assert_eq!(a.columns(), b.rows(), "elements that are summed over");
         narrow::multiply(a, b, out, threads);
+    }
+}
+
+/// Widened to f32 before it is multiplied.
+impl Number for f16 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+
+    #[inline(always)]
+    fn nearest(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+
+    fn pack(b: Matrix<'_, f16>, packed: &mut Packed) {
+        packed.take_widened(b);
+    }
+
+    fn multiply_packed(
+        a: Matrix<'_, f16>,
+        b: &Packed,
+        columns: usize,
+        sums: &mut [f32],
+        stride: usize,
+        fresh: bool,
+    ) {
+        b.multiply_widened(a, columns, sums, stride, fresh);
+    }
+
+    #[track_caller]
+    fn multiply(a: Matrix<'_, f16>, b: Matrix<'_, f16>, out: &mut [f32], threads: Threads) {
+        let (left, right) = (narrow::widen(a), narrow::widen(b));
+        let a = Matrix::new(&left, [a.rows(), a.columns()], [a.columns(), 1]);
+        let b = Matrix::new(&right, [b.rows(), b.columns()], [b.columns(), 1]);
+        f32::multiply(a, b, out, threads);
     }
 }
 

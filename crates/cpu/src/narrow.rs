@@ -297,14 +297,14 @@ fn widened<O: Number>(
     }
 }
 
-fn widen(part: Matrix<'_, bf16>) -> Vec<f32> {
+pub(crate) fn widen<T: Number>(part: Matrix<'_, T>) -> Vec<f32> {
     let mut wide = Vec::new();
     append_widened(part, &mut wide);
     wide
 }
 
 /// Appends the elements, row by row.
-pub(crate) fn append_widened(part: Matrix<'_, bf16>, to: &mut Vec<f32>) {
+pub(crate) fn append_widened<T: Number>(part: Matrix<'_, T>, to: &mut Vec<f32>) {
     let [row, column] = part.strides();
     for i in 0..part.rows() {
         to.extend((0..part.columns()).map(|j| part.data()[i * row + j * column].wide()));

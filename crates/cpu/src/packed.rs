@@ -3,6 +3,7 @@
 use half::bf16;
 
 use crate::amx::{self, BLOCK, Left, Tile, Tiles};
+use crate::element::Number;
 use crate::kept::{Kept, WithPart};
 use crate::matrix::Matrix;
 use crate::{narrow, pack, wide};
@@ -48,13 +49,19 @@ impl Packed {
         self.strides = [self.dims[1], 1];
     }
 
-    pub(crate) fn take_bf16(&mut self, b: Matrix<'_, bf16>) {
+    /// Widened to f32.
+    pub(crate) fn take_widened<T: Number>(&mut self, b: Matrix<'_, T>) {
         self.dims = [b.rows(), b.columns()];
+        self.wide.clear();
+        narrow::append_widened(b, &mut self.wide);
+        self.fill_up();
+    }
+
+    pub(crate) fn take_bf16(&mut self, b: Matrix<'_, bf16>) {
         if !amx::available() {
-            self.wide.clear();
-            narrow::append_widened(b, &mut self.wide);
-            return self.fill_up();
+            return self.take_widened(b);
         }
+        self.dims = [b.rows(), b.columns()];
         let steps = b.rows().div_ceil(BLOCK);
         let count = b.columns().div_ceil(BLOCK) * 2 * steps;
         if self.tiles.len() < count {
@@ -94,6 +101,19 @@ impl Packed {
         wide::add_here(a, b, sums, stride, fresh);
     }
 
+    pub(crate) fn multiply_widened<T: Number>(
+        &self,
+        a: Matrix<'_, T>,
+        columns: usize,
+        sums: &mut [f32],
+        stride: usize,
+        fresh: bool,
+    ) {
+        let wide = narrow::widen(a);
+        let a = Matrix::new(&wide, [a.rows(), a.columns()], [a.columns(), 1]);
+        self.multiply_f32(a, columns, sums, stride, fresh);
+    }
+
     pub(crate) fn multiply_bf16(
         &self,
         a: Matrix<'_, bf16>,
@@ -104,11 +124,7 @@ impl Packed {
     ) {
         self.check(a.rows(), a.columns(), columns, sums, stride);
         if !amx::available() {
-            let mut wide_a = Vec::new();
-            narrow::append_widened(a, &mut wide_a);
-            let a = Matrix::new(&wide_a, [a.rows(), a.columns()], [a.columns(), 1]);
-            let b = Matrix::new(&self.wide, [a.columns(), columns], self.strides);
-            return wide::add_here(a, b, sums, stride, fresh);
+            return self.multiply_widened(a, columns, sums, stride, fresh);
         }
         let steps = a.columns().div_ceil(BLOCK);
         let in_place = a.strides()[1] == 1

@@ -13,7 +13,7 @@ use ferrotune_cpu::Threads;
 use ferrotune_graph::{
     Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
 };
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::attention::attend;
 use crate::tiled::kernel::{Operand, Reader};
@@ -37,7 +37,7 @@ pub struct CacheView {
 /// `softmax(q·kᵀ / √E) · v` over the slots `first ..= last` of one layer, f32 inside.
 ///
 /// # Shapes
-/// `q [B,1,H,E]`, a cache of the same element type (f32 or bf16) → `[B,1,H,E]`.
+/// `q [B,1,H,E]`, a cache of the same element type (f32, bf16 or f16) → `[B,1,H,E]`.
 /// # Source
 /// As [`attend`].
 #[track_caller]
@@ -96,8 +96,8 @@ fn infer(inputs: &[TensorType], _: &Attributes) -> Result<Vec<TensorType>, Strin
     if keys != values || rows != b || size != e || h % k != 0 {
         return Err("queries and cache differ in rows, heads or head size".to_owned());
     }
-    if q.dtype != keys.dtype || ![DType::F32, DType::BF16].contains(&q.dtype) {
-        return Err("queries and cache are of one type, f32 or bf16".to_owned());
+    if q.dtype != keys.dtype || ![DType::F32, DType::BF16, DType::F16].contains(&q.dtype) {
+        return Err("queries and cache are of one type: f32, bf16 or f16".to_owned());
     }
     let index = |dims: &[usize]| TensorType::new(DType::S32, dims);
     if *layer != index(&[]) || *first != index(&[b]) || *last != index(&[]) {
@@ -111,6 +111,7 @@ fn infer(inputs: &[TensorType], _: &Attributes) -> Result<Vec<TensorType>, Strin
 fn run(call: &mut KernelCall<'_>) -> Result<(), String> {
     match call.inputs()[0].dtype() {
         DType::BF16 => run_in::<bf16>(call),
+        DType::F16 => run_in::<f16>(call),
         _ => run_in::<f32>(call),
     }
 }

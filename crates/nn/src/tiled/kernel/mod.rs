@@ -12,7 +12,7 @@ mod forward;
 
 use ferrotune_cpu::{Number, Packed};
 use ferrotune_graph::{
-    Attributes, Cost, DType, Kernel, KernelCall, KernelInput, KernelRule, TensorType,
+    Attributes, Cost, DType, Kernel, KernelInput, KernelRule, TensorType,
 };
 use ferrotune_pjrt::Element;
 
@@ -81,8 +81,8 @@ fn check(inputs: &[TensorType]) -> Result<(), String> {
     if k != v || rows != b || same != heads || size != e || k.dtype != q.dtype {
         return Err("queries, keys and values differ in rows, heads, size or type".to_owned());
     }
-    if ![DType::F32, DType::BF16].contains(&q.dtype) {
-        return Err("queries are f32 or bf16".to_owned());
+    if ![DType::F32, DType::BF16, DType::F16].contains(&q.dtype) {
+        return Err("queries are f32, bf16 or f16".to_owned());
     }
     let places = |count: usize| TensorType::new(DType::S32, &[b, count]);
     if [q_segment, q_index].iter().any(|p| **p != places(t))
@@ -105,7 +105,11 @@ fn cost(inputs: &[TensorType], outputs: &[TensorType], products: f64) -> Cost {
 pub(super) static ATTEND: KernelRule = KernelRule {
     kernel: Kernel {
         name: "attend",
-        run: |call| in_type(call, forward::run::<f32>, forward::run::<half::bf16>),
+        run: |call| match call.inputs()[0].dtype() {
+            DType::BF16 => forward::run::<half::bf16>(call),
+            DType::F16 => forward::run::<half::f16>(call),
+            _ => forward::run::<f32>(call),
+        },
     },
     infer: |inputs: &[TensorType], _: &Attributes| {
         check(inputs)?;
@@ -119,7 +123,11 @@ pub(super) static ATTEND: KernelRule = KernelRule {
 pub(super) static ATTEND_BACK: KernelRule = KernelRule {
     kernel: Kernel {
         name: "attend_back",
-        run: |call| in_type(call, backward::run::<f32>, backward::run::<half::bf16>),
+        run: |call| match call.inputs()[0].dtype() {
+            DType::BF16 => backward::run::<half::bf16>(call),
+            DType::F16 => backward::run::<half::f16>(call),
+            _ => backward::run::<f32>(call),
+        },
     },
     infer: |inputs: &[TensorType], _: &Attributes| {
         check(inputs)?;
@@ -134,20 +142,12 @@ pub(super) static ATTEND_BACK: KernelRule = KernelRule {
     cost: |inputs, outputs| cost(inputs, outputs, 5.0),
 };
 
-type Run = fn(&mut KernelCall<'_>) -> Result<(), String>;
-
-fn in_type(call: &mut KernelCall<'_>, f32: Run, bf16: Run) -> Result<(), String> {
-    match call.inputs()[0].dtype() {
-        DType::BF16 => bf16(call),
-        _ => f32(call),
-    }
-}
-
 /// An element of the operands.
 pub(crate) trait Operand: Number + Element {}
 
 impl Operand for f32 {}
 impl Operand for half::bf16 {}
+impl Operand for half::f16 {}
 
 /// Columns of sums of so many.
 fn padded(size: usize) -> usize {
