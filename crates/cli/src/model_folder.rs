@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use ferrotune_engine::{
-    AdamW, Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, RouterSettings, Trains,
+    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Optimizer, RouterSettings, Trains,
 };
 use ferrotune_graph::{HostArray, Policy};
 use ferrotune_models::{ModelConfig, load, load_adapter};
@@ -124,8 +124,8 @@ pub(crate) fn scoring_engine(
         policy: Policy::recompute(),
         head,
         temperature: 1.0,
-        adamw: AdamW::default(),
-        max_grad_norm: f64::INFINITY,
+        optimizer: Optimizer::default(),
+        max_inflight: 2,
         trains,
         router: RouterSettings::default(),
     };

@@ -2,6 +2,7 @@
 
 mod config;
 mod division;
+mod reading;
 mod report;
 mod state;
 
@@ -13,21 +14,17 @@ use ferrotune_graph::{HostArray, Mesh, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::Client;
-use ferrotune_program::{Argument, Group, Layout, Leaf};
+use ferrotune_program::{Argument, Group, Layout, Leaf, Program};
 
 pub use config::{EngineConfig, RouterSettings, Trains};
 use division::Division;
-pub use report::{Pending, Scores, UpdateReport};
+pub use report::{Pending, Scores, Skipped, UpdateReport};
 
-use crate::adamw;
 use crate::batch::{self, Wanted};
 use crate::error::Error;
 use crate::loss::Loss;
+use crate::optimizer;
 use crate::step::{self, GradientProgram, ScoreProgram, Site, UpdateProgram};
-
-/// Micro-batches that the host may hand to the device before the first of them is done. More would hold the memory of all
-/// their inputs and results at once, and make nothing faster.
-const MAX_INFLIGHT: usize = 2;
 
 /// Name of the loss, rows, width, and whether the program adds to an accumulation.
 type GradientKey = (String, usize, usize, bool);
@@ -60,7 +57,9 @@ pub struct Engine {
     inflight: VecDeque<Group>,
     waited: Duration,
     gradient_programs: HashMap<GradientKey, GradientProgram>,
+    evaluation_programs: HashMap<(String, usize, usize), GradientProgram>,
     score_programs: HashMap<(usize, usize), ScoreProgram>,
+    snapshot_program: Option<Program>,
     update_program: Option<UpdateProgram>,
     step: u64,
 }
@@ -89,7 +88,11 @@ impl Engine {
         };
         let (leaves, param_layout) = place(division.trained(division.specs()))?;
         let (_, frozen_layout) = place(division.frozen(division.specs()))?;
-        let state_layout = Layout::new(mesh, rules, &adamw::state_leaves(&leaves))?;
+        let state_layout = Layout::new(
+            mesh,
+            rules,
+            &optimizer::state_leaves(&config.optimizer, &leaves),
+        )?;
         let arrays: Vec<&HostArray> = params.iter().map(|(_, array)| array).collect();
         let upload = |layout: &Layout, arrays: Vec<&&HostArray>| {
             let host: Vec<HostArray> = arrays.into_iter().copied().cloned().collect();
@@ -113,7 +116,9 @@ impl Engine {
             inflight: VecDeque::new(),
             waited: Duration::ZERO,
             gradient_programs: HashMap::new(),
+            evaluation_programs: HashMap::new(),
             score_programs: HashMap::new(),
+            snapshot_program: None,
             update_program: None,
             step: 0,
         })
@@ -160,7 +165,7 @@ impl Engine {
     }
 
     /// Adds the gradient of a loss over rows to the accumulation. Returns before the device is done, but never runs more than
-    /// two micro-batches ahead of it.
+    /// [`EngineConfig::max_inflight`] micro-batches ahead of it.
     ///
     /// # Errors
     /// Rows without a field that the loss reads or with a token outside of the vocabulary, an accumulation of another loss,
@@ -210,7 +215,7 @@ impl Engine {
         });
         self.inflight.push_back(loss_of_rows);
         let begun = Instant::now();
-        while self.inflight.len() > MAX_INFLIGHT {
+        while self.inflight.len() > self.config.max_inflight.max(1) {
             self.inflight
                 .pop_front()
                 .map_or(Ok(()), |oldest| oldest.wait())?;
@@ -254,6 +259,7 @@ impl Engine {
         self.step += 1;
         Ok(Pending {
             step: self.step,
+            on_nonfinite: self.config.optimizer.on_nonfinite,
             report,
             metrics,
         })
@@ -271,41 +277,6 @@ impl Engine {
     pub fn reset_optimizer(&mut self) -> Result<(), Error> {
         self.state = Some(zeros(&self.client, &self.state_layout)?);
         Ok(())
-    }
-
-    /// Scores every token of the rows under the current parameters.
-    ///
-    /// # Errors
-    /// A token outside of the vocabulary, or a failure of the device.
-    pub fn score(&mut self, rows: &Rows) -> Result<Scores, Error> {
-        let key = (rows.row_count(), rows.width());
-        if !self.score_programs.contains_key(&key) {
-            let program = step::score_program(&self.site(), key.0, key.1)?;
-            self.score_programs.insert(key, program);
-        }
-        let score = &self.score_programs[&key];
-        let batch = batch::upload(
-            &self.client,
-            &score.rows,
-            rows,
-            &Wanted {
-                fields: &[],
-                reader: "score",
-                vocabulary: self.model.vocab_size,
-                experts: self.site().replayed(),
-            },
-        )?;
-        let params = self.params.as_ref().ok_or(Error::StateLost)?;
-        let results = score.program.call(vec![
-            Argument::Borrowed(params),
-            Argument::Borrowed(&self.frozen),
-            Argument::Borrowed(&batch),
-        ])?;
-        let host = results[0].to_host()?;
-        Ok(Scores {
-            logprob: host[0].as_slice::<f32>().to_vec(),
-            entropy: host[1].as_slice::<f32>().to_vec(),
-        })
     }
 }
 

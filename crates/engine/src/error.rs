@@ -112,6 +112,14 @@ pub enum Error {
         /// Size of the vocabulary.
         vocabulary: usize,
     },
+    /// A gradient that is not finite, where that ends a run.
+    #[error("the gradient norm of update {step} is {grad_norm}; nothing was changed by it")]
+    NotFinite {
+        /// The update.
+        step: u64,
+        /// The norm.
+        grad_norm: f64,
+    },
     /// The state was given to a program that failed; nothing is left to continue from.
     #[error("the state was lost when an earlier step failed: restore a checkpoint")]
     StateLost,

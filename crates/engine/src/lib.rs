@@ -8,26 +8,29 @@
 //! |---|---|---|
 //! | [`Engine::forward_backward`] | parameters, rows | accumulation |
 //! | [`Engine::update`] | accumulation | parameters, optimizer state |
-//! | [`Engine::score`] | parameters, rows | nothing |
+//! | [`Engine::evaluate`], [`Engine::score`] | parameters, rows | nothing |
+//! | [`Engine::snapshot`] | parameters | nothing |
 //! | [`Engine::save`], [`Engine::restore`] | checkpoint files | all state |
 //!
 //! The engine knows nothing of rewards or prompts; what a token is worth comes in with the rows.
 #![forbid(unsafe_code)]
 
-mod adamw;
 mod batch;
 pub mod checkpoint;
 mod engine;
 mod error;
 mod loss;
+mod optimizer;
 mod schedule;
 mod scores;
 mod step;
 
-pub use adamw::AdamW;
-pub use engine::{Engine, EngineConfig, Pending, RouterSettings, Scores, Trains, UpdateReport};
+pub use engine::{
+    Engine, EngineConfig, Pending, RouterSettings, Scores, Skipped, Trains, UpdateReport,
+};
 pub use error::Error;
 pub use ferrotune_models::Lora;
 pub use ferrotune_nn::{Combine, EntropyUse, HeadMode, HeadSettings, HeadSizes};
 pub use loss::{Loss, LossFunction, LossInputs, LossTerms, Metric};
+pub use optimizer::{AdamW, Muon, OnNonFinite, Optimizer, Rule, Sgd, SpikeGuard};
 pub use schedule::{Schedule, ScheduleKind};

@@ -9,6 +9,11 @@ pub enum ScheduleKind {
     Cosine,
     /// A straight line from the peak to the final rate.
     Linear,
+    /// The peak rate, and in the last so many steps a straight line to the final rate.
+    StableDecay {
+        /// Steps of the line.
+        decay_steps: u64,
+    },
 }
 
 /// A learning rate for every step: a straight line from 0 to the peak, then `kind`.
@@ -30,7 +35,8 @@ impl Schedule {
     /// The rate of step `step`, counted from 0.
     ///
     /// Warm-up: peak · (step + 1) / warmup_steps. Afterwards, with `x` running from 0 at the end of the warm-up to 1 at the
-    /// last step: cosine peak · (r + (1 − r) · (1 + cos πx) / 2), linear peak · (1 − (1 − r) · x), r the final ratio.
+    /// last step: cosine peak · (r + (1 − r) · (1 + cos πx) / 2), linear peak · (1 − (1 − r) · x), r the final ratio. With
+    /// decay in the last d steps, the k-th of these, k = 1..d, has the rate peak · (1 − (1 − r) · k / d).
     pub fn rate(&self, step: u64) -> f64 {
         if step < self.warmup_steps {
             return self.peak * (step + 1) as f64 / self.warmup_steps as f64;
@@ -48,6 +54,11 @@ impl Schedule {
                 self.peak * (r + (1.0 - r) * 0.5 * (1.0 + (std::f64::consts::PI * x).cos()))
             }
             ScheduleKind::Linear => self.peak * (1.0 - (1.0 - r) * x),
+            ScheduleKind::StableDecay { decay_steps } => {
+                let falling = (step + 1 + decay_steps).saturating_sub(self.total_steps);
+                let y = (falling as f64 / decay_steps.max(1) as f64).min(1.0);
+                self.peak * (1.0 - (1.0 - r) * y)
+            }
         }
     }
 }
@@ -87,6 +98,16 @@ mod tests {
             (schedule(ScheduleKind::Cosine).rate(99) - 0.2).abs() < 1e-12,
             "and stays there"
         );
+    }
+
+    #[test]
+    fn a_late_decay_is_a_line_over_the_last_steps() {
+        let s = schedule(ScheduleKind::StableDecay { decay_steps: 4 });
+        let rates: Vec<f64> = (9..16).map(|step| s.rate(step)).collect();
+        let expected = [2.0, 2.0, 1.55, 1.1, 0.65, 0.2, 0.2];
+        for (found, expected) in rates.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-12, "{rates:?}");
+        }
     }
 
     #[test]

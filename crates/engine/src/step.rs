@@ -7,11 +7,11 @@ use ferrotune_nn::{Combine, EntropyUse, HeadMode, Params};
 use ferrotune_pjrt::Client;
 use ferrotune_program::{Builder, Layout, Leaf, Program};
 
-use crate::adamw;
 use crate::batch::{self, Replayed, RowTensors};
 use crate::engine::EngineConfig;
 use crate::error::Error;
 use crate::loss::{Loss, LossInputs, LossTerms, Metric};
+use crate::optimizer;
 use crate::scores::Ahead;
 
 /// What every program of an engine is traced from.
@@ -67,21 +67,22 @@ fn scalars(site: &Site<'_>, names: &[&str]) -> Result<Layout, Error> {
     Ok(Layout::new(site.mesh, site.rules, &leaves)?)
 }
 
-/// Loss, metrics and gradients of one micro-batch. The loss itself is the first metric.
-fn differentiate(
+/// What a micro-batch is worth: the loss, then the loss's own metrics. With `differentiated` the loss may be formed together
+/// with its gradient.
+fn terms(
     site: &Site<'_>,
     loss: &Loss,
-    params: &[Tensor],
-    frozen: &[Tensor],
+    (params, frozen): (&[Tensor], &[Tensor]),
     rows: &RowTensors,
-) -> (Vec<Tensor>, Vec<Metric>) {
+    differentiated: bool,
+) -> Vec<Metric> {
     let tree = site.tree(params, frozen);
     let ahead = Ahead::new(site.model, site.config, &tree, rows, loss.entropy, true);
     let g = rows.loss_weight.graph().clone();
     let LossTerms {
         loss: mut value,
         mut metrics,
-    } = if site.config.head.mode == HeadMode::SinglePass {
+    } = if differentiated && site.config.head.mode == HeadMode::SinglePass {
         ahead.single_pass(loss, rows)
     } else {
         let tokens = ahead.scores();
@@ -101,16 +102,12 @@ fn differentiate(
             combine: Combine::Sum,
         });
     }
-    let wrt: Vec<&Tensor> = params.iter().collect();
-    let gradients = g.grad(&value, &wrt);
-    let all = [Metric {
+    let value = Metric {
         name: "loss".to_owned(),
         value,
         combine: Combine::Sum,
-    }]
-    .into_iter()
-    .chain(metrics);
-    (gradients, all.collect())
+    };
+    std::iter::once(value).chain(metrics).collect()
 }
 
 /// Traces and compiles the gradient program of a loss for `[rows, width]` rows; `adds` to an accumulation or begins one.
@@ -140,7 +137,9 @@ pub(crate) fn gradient_program(
     let frozen = builder.input("frozen", site.frozen);
     let arguments = builder.input("rows", &layout);
     let row_tensors = RowTensors::new(&arguments, &loss.fields);
-    let (gradients, metrics) = differentiate(site, loss, &params, &frozen, &row_tensors);
+    let metrics = terms(site, loss, (&params, &frozen), &row_tensors, true);
+    let wrt: Vec<&Tensor> = params.iter().collect();
+    let gradients = builder.graph().grad(&metrics[0].value, &wrt);
     let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
     let metric_layout = scalars(site, &names)?;
     let own_loss = metrics[0].value.clone();
@@ -184,10 +183,9 @@ pub(crate) fn update_program(site: &Site<'_>, state: &Layout) -> Result<UpdatePr
     let gradients = builder.input_donated("gradients", site.params);
     let learning_rate = builder.input("rate", &rate);
     let g = builder.graph().clone();
-    let new = g.scope("adamw", || {
-        adamw::update(
-            &site.config.adamw,
-            site.config.max_grad_norm,
+    let new = g.scope("optimizer", || {
+        optimizer::update(
+            &site.config.optimizer,
             site.params,
             &params,
             &moments,
@@ -202,6 +200,45 @@ pub(crate) fn update_program(site: &Site<'_>, state: &Layout) -> Result<UpdatePr
         program: builder.compile(site.client)?,
         rate,
     })
+}
+
+/// Evaluation: parameters, rows → what a gradient program also reports, without a gradient.
+pub(crate) fn evaluation_program(
+    site: &Site<'_>,
+    loss: &Loss,
+    rows: usize,
+    width: usize,
+) -> Result<GradientProgram, Error> {
+    let layout = batch::layout(
+        site.mesh,
+        site.rules,
+        rows,
+        width,
+        &loss.fields,
+        site.replayed(),
+    )?;
+    let mut builder = Builder::new(&format!("evaluate_{}", loss.name), site.mesh, site.rules);
+    let params = builder.input("params", site.params);
+    let frozen = builder.input("frozen", site.frozen);
+    let arguments = builder.input("rows", &layout);
+    let rows = RowTensors::new(&arguments, &loss.fields);
+    let metrics = terms(site, loss, (&params, &frozen), &rows, false);
+    let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
+    let values: Vec<Tensor> = metrics.iter().map(|m| m.value.clone()).collect();
+    builder.output(&scalars(site, &names)?, &values);
+    Ok(GradientProgram {
+        program: builder.compile(site.client)?,
+        rows: layout,
+        fields: loss.fields.clone(),
+    })
+}
+
+/// A copy: parameters that learn → the same in memory of their own.
+pub(crate) fn snapshot_program(site: &Site<'_>) -> Result<Program, Error> {
+    let mut builder = Builder::new("snapshot", site.mesh, site.rules);
+    let params = builder.input("params", site.params);
+    builder.output(site.params, &params);
+    Ok(builder.compile(site.client)?)
 }
 
 /// Scoring: parameters, rows → log-probabilities and entropies.

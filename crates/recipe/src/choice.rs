@@ -102,6 +102,8 @@ choice! {
         Cosine = "cosine",
         /// A straight line from `learning_rate` to `learning_rate * min_lr_ratio` at the last step.
         Linear = "linear",
+        /// Stays at `learning_rate`, then a straight line to `learning_rate * min_lr_ratio` over the last `lr_decay_steps`.
+        StableDecay = "stable_decay",
     }
 }
 
@@ -136,6 +138,32 @@ choice! {
     OptimizerKind {
         /// Adam with decoupled weight decay.
         AdamW = "adamw",
+        /// The gradient with momentum.
+        Sgd = "sgd",
+        /// The same, looking ahead: the gradient plus what is left of the new momentum.
+        Nesterov = "nesterov",
+        /// Momentum made orthogonal for the matrices of layers, AdamW for the rest: embeddings, head, routers, norms.
+        Muon = "muon",
+    }
+}
+
+choice! {
+    /// The number format in which AdamW keeps its two running means. They are computed in f32.
+    MomentDtype {
+        /// 8 bytes a parameter.
+        F32 = "f32",
+        /// 4 bytes a parameter. The mean of the squares is rounded up or down by chance, so that it stays right in the mean.
+        Bf16 = "bf16",
+    }
+}
+
+choice! {
+    /// What happens when the norm of a gradient is not finite. The update changes nothing either way.
+    OnNonFinite {
+        /// It is counted, and the run goes on; ten in a row end it.
+        Skip = "skip",
+        /// The run ends.
+        Stop = "stop",
     }
 }
 

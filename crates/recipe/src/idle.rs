@@ -3,8 +3,8 @@
 //! Such a setting is refused, unless it stands in the file and an override is what made it idle: then the user plainly
 //! wants the override, the setting goes back to its default, and the run says so.
 
-use crate::settings::Recipe;
-use crate::{HeadMode, LrSchedule, PadPosition};
+use crate::settings::{Optimizer, Recipe};
+use crate::{HeadMode, LrSchedule, OptimizerKind, PadPosition};
 
 /// Keys that do nothing while `switch` is as it is.
 #[derive(Debug)]
@@ -30,24 +30,22 @@ pub(crate) fn find(recipe: &Recipe) -> Vec<Idle> {
     };
     if recipe.warmup.steps == 0 {
         idle("warmup.steps", &0, "there is no warm-up", WARMUP);
-    } else if recipe.warmup.lr_schedule == LrSchedule::Constant {
-        idle(
+    } else {
+        let keys = (&["warmup.min_lr_ratio"][..], &["warmup.lr_decay_steps"][..]);
+        falls(
+            recipe.warmup.lr_schedule,
             "warmup.lr_schedule",
-            &"\"constant\"",
-            "the learning rate does not fall",
-            &["warmup.min_lr_ratio"],
+            keys,
+            &mut idle,
         );
     }
     if recipe.rl.steps == 0 {
         idle("rl.steps", &0, "nothing is learned by reinforcement", RL);
-    } else if recipe.rl.lr_schedule == LrSchedule::Constant {
-        idle(
-            "rl.lr_schedule",
-            &"\"constant\"",
-            "the learning rate does not fall",
-            &["rl.min_lr_ratio"],
-        );
+    } else {
+        let keys = (&["rl.min_lr_ratio"][..], &["rl.lr_decay_steps"][..]);
+        falls(recipe.rl.lr_schedule, "rl.lr_schedule", keys, &mut idle);
     }
+    optimizer(&recipe.optimizer, &mut idle);
     if recipe.model.adapter.is_some() {
         let folder = "a folder of adapters";
         let says = "the folder says what the adapters are";
@@ -98,6 +96,57 @@ pub(crate) fn find(recipe: &Recipe) -> Vec<Idle> {
     found
 }
 
+/// Keeps a switch, its value, what follows from it, and the keys that do nothing.
+type Note<'a> = dyn FnMut(&'static str, &dyn ToString, &'static str, &'static [&'static str]) + 'a;
+
+/// What does nothing under a schedule: the ratio of one that does not fall, the steps of a fall that is not late.
+fn falls(
+    schedule: LrSchedule,
+    switch: &'static str,
+    (ratio, steps): (&'static [&'static str], &'static [&'static str]),
+    idle: &mut Note<'_>,
+) {
+    let word = format!("\"{schedule}\"");
+    if schedule == LrSchedule::Constant {
+        idle(switch, &word, "the learning rate does not fall", ratio);
+    }
+    if schedule != LrSchedule::StableDecay {
+        idle(switch, &word, "there is no late fall", steps);
+    }
+}
+
+/// What the update rule does not read.
+fn optimizer(settings: &Optimizer, idle: &mut Note<'_>) {
+    let word = format!("\"{}\"", settings.kind);
+    match settings.kind {
+        OptimizerKind::AdamW => {
+            let because = "its momentum is set by beta1";
+            idle("optimizer.kind", &word, because, &["optimizer.momentum"]);
+        }
+        OptimizerKind::Sgd | OptimizerKind::Nesterov => {
+            let because = "it has no moments but the momentum";
+            idle("optimizer.kind", &word, because, MOMENTS);
+        }
+        OptimizerKind::Muon => {}
+    }
+    if settings.spike_window == 0 {
+        let because = "no update is skipped for its size";
+        idle(
+            "optimizer.spike_window",
+            &0,
+            because,
+            &["optimizer.spike_factor"],
+        );
+    }
+}
+
+const MOMENTS: &[&str] = &[
+    "optimizer.beta1",
+    "optimizer.beta2",
+    "optimizer.eps",
+    "optimizer.moments",
+];
+
 const LORA: &[&str] = &["lora.rank", "lora.alpha", "lora.targets"];
 
 const WARMUP: &[&str] = &[
@@ -105,6 +154,7 @@ const WARMUP: &[&str] = &[
     "warmup.learning_rate",
     "warmup.lr_schedule",
     "warmup.lr_warmup_steps",
+    "warmup.lr_decay_steps",
     "warmup.min_lr_ratio",
     "data.demonstrations",
 ];
@@ -120,6 +170,7 @@ const RL: &[&str] = &[
     "rl.learning_rate",
     "rl.lr_schedule",
     "rl.lr_warmup_steps",
+    "rl.lr_decay_steps",
     "rl.min_lr_ratio",
     "rollout.temperature",
     "rollout.top_k",

@@ -44,7 +44,7 @@ mod tests;
 
 pub use choice::{
     Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
-    OptimizerKind, PadPosition, RowBalance,
+    MomentDtype, OnNonFinite, OptimizerKind, PadPosition, RowBalance,
 };
 pub use diagnostics::{Diagnostic, Diagnostics};
 pub use mesh::sharding_rules;

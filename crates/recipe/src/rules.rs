@@ -135,14 +135,17 @@ fn schedules(recipe: &Recipe, judge: &mut Judge<'_>) {
             ("warmup.lr_warmup_steps", warmup.lr_warmup_steps),
             ("warmup.steps", warmup.steps),
             ("warmup.lr_schedule", warmup.lr_schedule),
+            ("warmup.lr_decay_steps", warmup.lr_decay_steps),
         ),
         (
             ("rl.lr_warmup_steps", rl.lr_warmup_steps),
             ("rl.steps", rl.steps),
             ("rl.lr_schedule", rl.lr_schedule),
+            ("rl.lr_decay_steps", rl.lr_decay_steps),
         ),
     ];
-    for ((rise_key, rise), (steps_key, steps), (schedule_key, schedule)) in phases {
+    for ((rise_key, rise), (steps_key, steps), (schedule_key, schedule), (fall_key, fall)) in phases
+    {
         let total = format!("{steps} steps in all");
         judge.refuse_if(
             rise > steps,
@@ -162,6 +165,19 @@ fn schedules(recipe: &Recipe, judge: &mut Judge<'_>) {
                 (steps_key, &total),
             ],
             &format!("lower `{rise_key}`, or write `{schedule_key} = \"constant\"`"),
+        );
+        judge.refuse_if(
+            schedule == LrSchedule::StableDecay && rise < steps && rise + fall > steps,
+            "the learning rate would fall before it has risen",
+            &[
+                (
+                    fall_key,
+                    &format!("must be at most {}", steps.saturating_sub(rise)),
+                ),
+                (rise_key, &format!("rises over {rise} steps")),
+                (steps_key, &total),
+            ],
+            &format!("lower `{fall_key}`"),
         );
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::choice::{
     Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
-    OptimizerKind, PadPosition, RowBalance,
+    MomentDtype, OnNonFinite, OptimizerKind, PadPosition, RowBalance,
 };
 use crate::spec::{Base, above, between, count, derived, preset, required, settings, text, unset};
 
@@ -125,6 +125,8 @@ settings! {
         lr_schedule: LrSchedule = preset(LrSchedule::Constant);
         /// Steps over which the learning rate rises from zero.
         lr_warmup_steps: usize = preset(0).within(count(0));
+        /// Steps of the fall at the end, under `stable_decay`.
+        lr_decay_steps: usize = preset(10).within(count(1));
         /// The last learning rate over the highest.
         min_lr_ratio: f64 = preset(0.0).within(between(0.0, 1.0).below(1.0));
     }
@@ -157,6 +159,8 @@ settings! {
         lr_schedule: LrSchedule = preset(LrSchedule::Constant);
         /// Steps over which the learning rate rises from zero.
         lr_warmup_steps: usize = preset(0).within(count(0));
+        /// Steps of the fall at the end, under `stable_decay`.
+        lr_decay_steps: usize = preset(10).within(count(1));
         /// The last learning rate over the highest.
         min_lr_ratio: f64 = preset(0.0).within(between(0.0, 1.0).below(1.0));
     }
@@ -181,6 +185,18 @@ settings! {
         max_grad_norm: f64 = preset(1.0).within(above(0.0).at_most(f64::INFINITY).because(
             "0 would erase every gradient; write inf to switch clipping off",
         ));
+        /// The number format of the running means.
+        moments: MomentDtype = preset(MomentDtype::F32);
+        /// What is left of the momentum of `sgd`, `nesterov` and `muon` after an update.
+        momentum: f64 = preset(0.95).within(between(0.0, 1.0).below(1.0));
+        /// What a gradient that is not finite means.
+        on_nonfinite: OnNonFinite = preset(OnNonFinite::Skip);
+        /// Updates whose gradient is far above those before it are skipped: so many norms are remembered. 0 skips none.
+        spike_window: usize = preset(0).within(count(0).at_most(65_536.0));
+        /// A norm above so many times the median of the remembered ones is far above.
+        spike_factor: f64 = preset(10.0).within(above(1.0).at_most(1e9));
+        /// Micro-batches that the host hands to the device before the first of them is done.
+        max_inflight: usize = preset(2).within(count(1).at_most(1024.0));
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `loss`, `grad_norm` | mean over its updates; the norm before clipping |
 //! | `learning_rate` | the one of all its updates |
-//! | `skipped_updates` | updates whose gradient was not finite, so that they changed nothing |
+//! | `skipped_updates` | updates that changed nothing, since their gradient was not finite or a spike |
 //! | `entropy`, `approx_kl` | mean over trained tokens; `approx_kl` is k3 against the old policy |
 //! | `clip_ratio/{low,high,region}_mean` | share of trained tokens held at the lower, the upper, either bound |
 //! | `clip_ratio/low_min`, `clip_ratio/high_max` | least and largest share among its updates |
@@ -116,7 +116,7 @@ fn common(reports: &[UpdateReport], rate: f64) -> Map<String, Value> {
     put(&mut metrics, "loss", of_updates(|it| it.metrics["loss"]));
     put(&mut metrics, "grad_norm", of_updates(|it| it.grad_norm));
     put(&mut metrics, "learning_rate", rate);
-    let skipped = reports.iter().filter(|it| it.skipped).count();
+    let skipped = reports.iter().filter(|it| it.skipped.is_some()).count();
     metrics.insert("skipped_updates".to_owned(), skipped.into());
     metrics
 }
@@ -134,6 +134,8 @@ fn put(metrics: &mut Map<String, Value>, name: &str, value: f64) {
 
 #[cfg(test)]
 mod tests {
+    use ferrotune_engine::Skipped;
+
     use super::*;
 
     fn update(loss: f64, numbers: [f64; 7]) -> UpdateReport {
@@ -153,7 +155,7 @@ mod tests {
         UpdateReport {
             step: 1,
             grad_norm: 2.0 * loss,
-            skipped: loss > 2.0,
+            skipped: (loss > 2.0).then_some(Skipped::NotFinite),
             metrics: named.chain([("loss".to_owned(), loss)]).collect(),
         }
     }

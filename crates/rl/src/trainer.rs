@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use ferrotune_batch::{Aggregation, Trajectory};
-use ferrotune_engine::{Engine, Loss, UpdateReport};
+use ferrotune_engine::{Engine, Loss, Skipped, UpdateReport};
 use ferrotune_pjrt::MemoryStats;
 use ferrotune_rollout as rollout;
 use serde_json::{Map, Value};
@@ -356,7 +356,7 @@ impl Trainer {
 
     fn count_failures(&mut self, step: u64, reports: &[UpdateReport]) -> Result<()> {
         for report in reports {
-            self.failed_updates = if report.skipped {
+            self.failed_updates = if report.skipped == Some(Skipped::NotFinite) {
                 self.failed_updates + 1
             } else {
                 0

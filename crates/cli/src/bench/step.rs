@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Field, Packing, Trajectory};
-use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, Loss, RouterSettings, Trains};
+use ferrotune_engine::{Engine, EngineConfig, HeadMode, Loss, Optimizer, RouterSettings, Trains};
 use ferrotune_graph::Policy;
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_rl::{ClipRange, policy_gradient};
@@ -114,8 +114,11 @@ impl Bench {
             policy: Policy::keep_dots(),
             head: head(HeadMode::Fused, args.rows * args.width / args.fsdp, &model),
             temperature: 1.0,
-            adamw: AdamW::default(),
-            max_grad_norm: 1.0,
+            optimizer: Optimizer {
+                max_grad_norm: 1.0,
+                ..Optimizer::default()
+            },
+            max_inflight: 2,
             trains: Trains::All,
             router: RouterSettings::default(),
         };

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `step`, `phase` | counted from 1 through both phases; `warmup` or `grpo` |
 //! | `loss`, `grad_norm`, `learning_rate` | mean over the updates of the step; the norm before clipping |
-//! | `skipped_updates` | updates whose gradient was not finite, so that they changed nothing |
+//! | `skipped_updates` | updates that changed nothing, since their gradient was not finite or a spike |
 //! | `reward`, `reward_std`, `frac_reward_zero_std` | mean over answers; mean deviation within groups; groups without any |
 //! | `completions/{mean,min,max}_length` | tokens an answer, its end included |
 //! | `completions/{mean,min,max}_terminated_length`, `completions/clipped_ratio` | of answers that ended; share cut off by the limit |

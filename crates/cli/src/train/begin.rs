@@ -1,6 +1,6 @@
 //! From a recipe and its files to a trainer on a device.
 
-use ferrotune_engine::{AdamW, Engine, EngineConfig, HeadMode, HeadSettings};
+use ferrotune_engine::{Engine, EngineConfig, HeadMode, HeadSettings};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::DType;
@@ -14,7 +14,7 @@ use crate::machine;
 use crate::model_folder::{self, HEAD_BYTES, StoredWeights, head_sizes};
 use crate::terminal::{bytes, short_count};
 use crate::train::inputs::Inputs;
-use crate::train::plan::plan;
+use crate::train::plan::{optimizer, plan};
 use crate::train::watch::Watch;
 
 /// The most answers that are decoded together.
@@ -126,13 +126,8 @@ pub(crate) fn trainer(
         policy: policy(recipe, &model, compute),
         head: head_settings(recipe, rows * width, &model),
         temperature: recipe.rollout.temperature,
-        adamw: AdamW {
-            beta1: recipe.optimizer.beta1,
-            beta2: recipe.optimizer.beta2,
-            eps: recipe.optimizer.eps,
-            weight_decay: recipe.optimizer.weight_decay,
-        },
-        max_grad_norm: recipe.optimizer.max_grad_norm,
+        optimizer: optimizer(recipe),
+        max_inflight: recipe.optimizer.max_inflight,
         trains: learns.trains,
         router: learns.router,
     };

@@ -4,9 +4,12 @@
 mod tests;
 
 use ferrotune_batch::{Aggregation, Balance, DEFAULT_PAD_ALIGN, Packing, PadPosition};
-use ferrotune_engine::{Schedule, ScheduleKind};
+use ferrotune_engine::{
+    AdamW, Muon, OnNonFinite, Optimizer, Rule, Schedule, ScheduleKind, Sgd, SpikeGuard,
+};
+use ferrotune_pjrt::DType;
 use ferrotune_recipe as recipe;
-use ferrotune_recipe::Recipe;
+use ferrotune_recipe::{MomentDtype, OptimizerKind, Recipe};
 use ferrotune_rl::{ClipRange, Estimator, Imitation, Plan, Reinforcement};
 use ferrotune_rollout::Request;
 
@@ -22,7 +25,7 @@ pub(crate) fn plan(recipe: &Recipe) -> Result<Plan, Failure> {
         steps: warmup.steps as u64,
         batch_size: warmup.batch_size,
         schedule: Schedule {
-            kind: schedule_kind(warmup.lr_schedule),
+            kind: schedule_kind(warmup.lr_schedule, warmup.lr_decay_steps),
             peak: warmup.learning_rate,
             warmup_steps: warmup.lr_warmup_steps as u64,
             total_steps: warmup.steps as u64,
@@ -41,7 +44,7 @@ pub(crate) fn plan(recipe: &Recipe) -> Result<Plan, Failure> {
             high: rl.clip_ratio_high,
         },
         schedule: Schedule {
-            kind: schedule_kind(rl.lr_schedule),
+            kind: schedule_kind(rl.lr_schedule, rl.lr_decay_steps),
             peak: rl.learning_rate,
             warmup_steps: rl.lr_warmup_steps as u64,
             total_steps: rl.steps as u64,
@@ -68,11 +71,51 @@ pub(crate) fn plan(recipe: &Recipe) -> Result<Plan, Failure> {
     })
 }
 
-fn schedule_kind(kind: recipe::LrSchedule) -> ScheduleKind {
+/// How gradients become updates.
+pub(crate) fn optimizer(recipe: &Recipe) -> Optimizer {
+    let it = &recipe.optimizer;
+    let adamw = AdamW {
+        beta1: it.beta1,
+        beta2: it.beta2,
+        eps: it.eps,
+        moments: match it.moments {
+            MomentDtype::F32 => DType::F32,
+            MomentDtype::Bf16 => DType::BF16,
+        },
+    };
+    Optimizer {
+        rule: match it.kind {
+            OptimizerKind::AdamW => Rule::AdamW(adamw),
+            OptimizerKind::Sgd | OptimizerKind::Nesterov => Rule::Sgd(Sgd {
+                momentum: it.momentum,
+                nesterov: it.kind == OptimizerKind::Nesterov,
+            }),
+            OptimizerKind::Muon => Rule::Muon(Muon {
+                momentum: it.momentum,
+                others: adamw,
+            }),
+        },
+        weight_decay: it.weight_decay,
+        max_grad_norm: it.max_grad_norm,
+        on_nonfinite: match it.on_nonfinite {
+            recipe::OnNonFinite::Skip => OnNonFinite::Skip,
+            recipe::OnNonFinite::Stop => OnNonFinite::Stop,
+        },
+        spike: (it.spike_window > 0).then_some(SpikeGuard {
+            window: it.spike_window,
+            factor: it.spike_factor,
+        }),
+    }
+}
+
+fn schedule_kind(kind: recipe::LrSchedule, decay_steps: usize) -> ScheduleKind {
     match kind {
         recipe::LrSchedule::Constant => ScheduleKind::Constant,
         recipe::LrSchedule::Cosine => ScheduleKind::Cosine,
         recipe::LrSchedule::Linear => ScheduleKind::Linear,
+        recipe::LrSchedule::StableDecay => ScheduleKind::StableDecay {
+            decay_steps: decay_steps as u64,
+        },
     }
 }
 

@@ -5,8 +5,8 @@ use ferrotune_models::{Lora, ModelConfig};
 use ferrotune_nn::HeadSettings;
 
 use super::Division;
-use crate::adamw::AdamW;
 use crate::error::Error;
+use crate::optimizer::Optimizer;
 
 /// Settings of an engine. All of them are compiled into its programs.
 #[derive(Clone, Debug)]
@@ -19,10 +19,11 @@ pub struct EngineConfig {
     pub head: HeadSettings,
     /// Temperature of the distributions that are scored; positive.
     pub temperature: f64,
-    /// The optimizer.
-    pub adamw: AdamW,
-    /// Largest global gradient norm; a larger one is scaled down to it. Infinity turns clipping off.
-    pub max_grad_norm: f64,
+    /// How gradients become updates.
+    pub optimizer: Optimizer,
+    /// Micro-batches that the host may hand to the device before the first of them is done; at least 1. More hold the memory
+    /// of all their inputs and results at once, and more than 2 make nothing faster.
+    pub max_inflight: usize,
     /// Which parameters learn.
     pub trains: Trains,
     /// What is asked of routers, in models with experts.

@@ -6,6 +6,7 @@ use ferrotune_graph::HostArray;
 use ferrotune_program::Group;
 
 use crate::error::Error;
+use crate::optimizer::{NOT_FINITE, OnNonFinite, SPIKE};
 
 /// What an update did, once the device has done it.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,16 +15,37 @@ pub struct UpdateReport {
     pub step: u64,
     /// Global norm of the gradient before clipping.
     pub grad_norm: f64,
-    /// Whether the gradient was not finite, so that nothing was changed.
-    pub skipped: bool,
+    /// Why nothing was changed, if so.
+    pub skipped: Option<Skipped>,
     /// `loss` and the loss's own metrics, over all micro-batches of the update.
     pub metrics: BTreeMap<String, f64>,
+}
+
+/// Why an update changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// The norm of its gradient was not finite.
+    NotFinite,
+    /// Its gradient was too large beside those before it.
+    Spike,
+}
+
+/// Scalars by the names of their layout.
+pub(super) fn named(scalars: &Group) -> Result<BTreeMap<String, f64>, Error> {
+    let values = scalars.to_host()?;
+    let names = scalars.layout().names().map(str::to_owned);
+    Ok(names.zip(values.iter().map(value)).collect())
+}
+
+fn value(scalar: &HostArray) -> f64 {
+    f64::from(scalar.as_slice::<f32>()[0])
 }
 
 /// The report of an update that may still be running.
 #[derive(Debug)]
 pub struct Pending {
     pub(super) step: u64,
+    pub(super) on_nonfinite: OnNonFinite,
     pub(super) report: Group,
     pub(super) metrics: Group,
 }
@@ -37,23 +59,25 @@ impl Pending {
     /// Waits for the update and returns its report.
     ///
     /// # Errors
-    /// The failure of any program of the step.
+    /// The failure of any program of the step; [`Error::NotFinite`] where that ends the run.
     pub fn read(self) -> Result<UpdateReport, Error> {
-        let value = |a: &HostArray| f64::from(a.as_slice::<f32>()[0]);
         let report = self.report.to_host()?;
-        let metrics = self.metrics.to_host()?;
-        let metrics = self
-            .metrics
-            .layout()
-            .names()
-            .map(str::to_owned)
-            .zip(metrics.iter().map(value))
-            .collect();
+        let grad_norm = value(&report[0]);
+        let code = value(&report[1]);
+        let skipped = match code {
+            _ if code == f64::from(NOT_FINITE) => Some(Skipped::NotFinite),
+            _ if code == f64::from(SPIKE) => Some(Skipped::Spike),
+            _ => None,
+        };
+        if skipped == Some(Skipped::NotFinite) && self.on_nonfinite == OnNonFinite::Stop {
+            let step = self.step;
+            return Err(Error::NotFinite { step, grad_norm });
+        }
         Ok(UpdateReport {
             step: self.step,
-            grad_norm: value(&report[0]),
-            skipped: value(&report[1]) != 0.0,
-            metrics,
+            grad_norm,
+            skipped,
+            metrics: named(&self.metrics)?,
         })
     }
 }

@@ -48,6 +48,17 @@ impl Engine {
         Ok(specs.into_iter().cloned().zip(arrays).collect())
     }
 
+    /// A copy of the optimizer's arrays on the host, by name: what the rule keeps of each parameter (such as `second/embed`), the
+    /// number of updates made, the norms remembered.
+    ///
+    /// # Errors
+    /// [`Error::StateLost`], or the failure of the step that makes them.
+    pub fn optimizer_to_host(&self) -> Result<Vec<(String, HostArray)>, Error> {
+        let state = self.state.as_ref().ok_or(Error::StateLost)?;
+        let names = self.state_layout.names().map(str::to_owned);
+        Ok(names.zip(state.to_host()?).collect())
+    }
+
     /// Time that [`Self::forward_backward`] has spent waiting for the device, which is not work of the host.
     pub fn waited(&self) -> Duration {
         self.waited
@@ -81,9 +92,12 @@ impl Engine {
     pub fn program_memory(&self) -> Vec<(String, MemoryStats)> {
         let gradients = self.gradient_programs.values().map(|p| &p.program);
         let scores = self.score_programs.values().map(|p| &p.program);
+        let evaluations = self.evaluation_programs.values().map(|p| &p.program);
         let update = self.update_program.iter().map(|p| &p.program);
         gradients
             .chain(scores)
+            .chain(evaluations)
+            .chain(&self.snapshot_program)
             .chain(update)
             .map(|p| (p.name().to_owned(), p.memory()))
             .collect()

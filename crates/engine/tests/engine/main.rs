@@ -2,8 +2,10 @@
 
 mod accumulation;
 mod checkpoints;
+mod evaluation;
 mod head;
 mod optimizer;
+mod oracle;
 mod parity;
 mod router;
 mod setup;

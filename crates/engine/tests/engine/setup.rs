@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
-use ferrotune_engine::{AdamW, Engine, EngineConfig, RouterSettings, Trains};
+use ferrotune_engine::{AdamW, Engine, EngineConfig, Optimizer, RouterSettings, Rule, Trains};
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::{HeadMode, HeadSettings, LOGICAL_AXES, ParamSpec};
@@ -35,13 +35,15 @@ pub(crate) fn config() -> EngineConfig {
             vocab_chunk: 1 << 20,
         },
         temperature: 1.0,
-        adamw: AdamW {
-            beta1: 0.9,
-            beta2: 0.95,
-            eps: 1e-8,
+        optimizer: Optimizer {
+            rule: Rule::AdamW(AdamW {
+                beta2: 0.95,
+                ..AdamW::default()
+            }),
             weight_decay: 0.1,
+            ..Optimizer::default()
         },
-        max_grad_norm: f64::INFINITY,
+        max_inflight: 2,
         trains: Trains::All,
         router: RouterSettings::default(),
     }

@@ -169,8 +169,8 @@ fn types_are_strict() {
         ("[optimizer]\nbeta1 = 1.0", "must be below 1"),
         ("[optimizer]\nmax_grad_norm = 0.0", "must be above 0"),
         (
-            "[optimizer]\nkind = \"sgd\"",
-            "must be \"adamw\", the only choice",
+            "[optimizer]\nkind = \"adam\"",
+            "must be \"adamw\", \"sgd\", \"nesterov\" or \"muon\"",
         ),
         (
             "[rl]\nprompts_per_step = 5000000000000000000",

@@ -1,0 +1,99 @@
+//! What is asked of the current parameters without changing anything: the terms of a loss, scores, a copy of them.
+//!
+//! Any of it may be asked before or after an update and in the middle of an accumulation, and what is trained stays the same to
+//! the last bit.
+
+use std::collections::BTreeMap;
+
+use ferrotune_batch::Rows;
+use ferrotune_program::{Argument, Group};
+
+use super::{Engine, Scores, report};
+use crate::batch::{self, Wanted};
+use crate::error::Error;
+use crate::loss::Loss;
+use crate::step;
+
+impl Engine {
+    /// `loss` and the loss's own metrics of some rows under the current parameters, without a gradient. Of rows that are the
+    /// parts of a batch each sum adds up to that of the batch. Waits for the device.
+    ///
+    /// # Errors
+    /// Rows without a field that the loss reads or with a token outside of the vocabulary, or a failure of the device.
+    pub fn evaluate(&mut self, rows: &Rows, loss: &Loss) -> Result<BTreeMap<String, f64>, Error> {
+        let key = (loss.name.clone(), rows.row_count(), rows.width());
+        if !self.evaluation_programs.contains_key(&key) {
+            let program = step::evaluation_program(&self.site(), loss, key.1, key.2)?;
+            self.evaluation_programs.insert(key.clone(), program);
+        }
+        let evaluation = &self.evaluation_programs[&key];
+        let batch = batch::upload(
+            &self.client,
+            &evaluation.rows,
+            rows,
+            &Wanted {
+                fields: &evaluation.fields,
+                reader: &loss.name,
+                vocabulary: self.model.vocab_size,
+                experts: self.site().replayed(),
+            },
+        )?;
+        let params = self.params.as_ref().ok_or(Error::StateLost)?;
+        let results = evaluation.program.call(vec![
+            Argument::Borrowed(params),
+            Argument::Borrowed(&self.frozen),
+            Argument::Borrowed(&batch),
+        ])?;
+        report::named(&results[0])
+    }
+
+    /// A copy on the devices of the parameters that learn, which later updates leave as it is.
+    ///
+    /// # Errors
+    /// A failure of the device, such as too little memory.
+    pub fn snapshot(&mut self) -> Result<Group, Error> {
+        let copy = match self.snapshot_program.take() {
+            Some(copy) => copy,
+            None => step::snapshot_program(&self.site())?,
+        };
+        let params = self.params.as_ref().ok_or(Error::StateLost)?;
+        let results = copy.call(vec![Argument::Borrowed(params)]);
+        self.snapshot_program = Some(copy);
+        Ok(results?.remove(0))
+    }
+
+    /// Scores every token of the rows under the current parameters.
+    ///
+    /// # Errors
+    /// A token outside of the vocabulary, or a failure of the device.
+    pub fn score(&mut self, rows: &Rows) -> Result<Scores, Error> {
+        let key = (rows.row_count(), rows.width());
+        if !self.score_programs.contains_key(&key) {
+            let program = step::score_program(&self.site(), key.0, key.1)?;
+            self.score_programs.insert(key, program);
+        }
+        let score = &self.score_programs[&key];
+        let batch = batch::upload(
+            &self.client,
+            &score.rows,
+            rows,
+            &Wanted {
+                fields: &[],
+                reader: "score",
+                vocabulary: self.model.vocab_size,
+                experts: self.site().replayed(),
+            },
+        )?;
+        let params = self.params.as_ref().ok_or(Error::StateLost)?;
+        let results = score.program.call(vec![
+            Argument::Borrowed(params),
+            Argument::Borrowed(&self.frozen),
+            Argument::Borrowed(&batch),
+        ])?;
+        let host = results[0].to_host()?;
+        Ok(Scores {
+            logprob: host[0].as_slice::<f32>().to_vec(),
+            entropy: host[1].as_slice::<f32>().to_vec(),
+        })
+    }
+}
