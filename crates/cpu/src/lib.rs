@@ -2,11 +2,12 @@
 //!
 //! XLA's own products for the CPU reach half of what the vector unit can do in f32 and a quarter of what the tile unit can
 //! do in bf16; they copy operands that lie otherwise than they like, and widen narrow weights when there are few rows. The
-//! products here read any strides, and form every sum in one order, whatever the number of rows and threads: from the
-//! first to the last element that is summed over. A token has the same bits alone and in company.
+//! products here read any strides.
 //!
 //! - f32: the crate `gemm`; for a few rows, where memory is the bound, a loop of our own.
-//! - bf16, summed in f32: AMX tiles. Without AMX, blocks are widened and multiplied as f32.
+//! - bf16, summed in f32: AMX tiles. Every sum is formed in one order, whatever the number of rows and threads, so that a token
+//!   has the same bits alone and in company. Without AMX, blocks are widened and multiplied as f32.
+//! - f16: widened.
 //!
 //! Nothing here knows of graphs or of XLA; `ferrotune-graph` and `ferrotune-nn` call it from their kernels.
 
@@ -21,6 +22,8 @@ mod packed;
 mod softmax;
 mod target;
 mod team;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod wide;
 

@@ -250,6 +250,17 @@ fn height(m: usize, threads: Threads) -> usize {
         .max(BLOCK)
 }
 
+/// The product without tiles, whether there are any or not.
+#[cfg(test)]
+pub(crate) fn multiply_widened(
+    a: Matrix<'_, bf16>,
+    b: Matrix<'_, bf16>,
+    out: &mut [f32],
+    threads: Threads,
+) {
+    widened(a, b, Target::new(out, a.rows(), b.columns()), threads);
+}
+
 /// Rounds sums, many at once.
 struct Round<'a, O> {
     sums: &'a [f32],

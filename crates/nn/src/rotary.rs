@@ -27,7 +27,9 @@ impl Rotation {
             .convert(DType::F32)
             .reshape(&[dims[0], dims[1], 1, 1]);
         let angles = at * g.constant(pairs);
-        let (cos, sin) = (angles.cos(), angles.sin());
+        // Without the barrier, layers that stand one after the other each compute all angles again.
+        let [cos, sin] = [angles.cos(), angles.sin()];
+        let [cos, sin] = <[Tensor; 2]>::try_from(g.barrier(&[&cos, &sin])).expect("two of two");
         if amplitude == 1.0 {
             return Self { cos, sin };
         }

@@ -14,6 +14,7 @@ mod linear_algebra;
 mod manual;
 mod mesh;
 mod ordering;
+mod products;
 mod random_graphs;
 mod randomness;
 mod refusals;

@@ -11,9 +11,7 @@ mod documents;
 mod forward;
 
 use ferrotune_cpu::{Number, Packed};
-use ferrotune_graph::{
-    Attributes, Cost, DType, Kernel, KernelInput, KernelRule, TensorType,
-};
+use ferrotune_graph::{Attributes, Cost, DType, Kernel, KernelInput, KernelRule, TensorType};
 use ferrotune_pjrt::Element;
 
 use self::documents::Document;
