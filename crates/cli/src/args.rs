@@ -1,6 +1,7 @@
 //! The command line.
 
 mod bench;
+mod checkpoint;
 
 use std::path::PathBuf;
 
@@ -9,6 +10,7 @@ use ferrotune_batch::{Blocks, DEFAULT_PAD_ALIGN, OrderKind, PadPosition};
 use ferrotune_pjrt::DType;
 
 pub(crate) use bench::*;
+pub(crate) use checkpoint::*;
 
 /// Reinforcement-learning post-training of language models on XLA.
 #[derive(Debug, Parser)]
@@ -37,6 +39,9 @@ pub(crate) enum Command {
     Doctor,
     /// Show a recipe with every default filled in, or explain every key.
     Config(ConfigArgs),
+    /// List, verify, show or export the checkpoints of a run.
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
     /// Measure speed and memory.
     #[command(subcommand)]
     Bench(BenchCommand),

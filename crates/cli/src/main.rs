@@ -7,6 +7,7 @@
 
 mod args;
 mod bench;
+mod checkpoint;
 mod config;
 mod device;
 mod doctor;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => pack::run(&args),
         Command::Doctor => doctor::run(),
         Command::Config(args) => config::run(&args),
+        Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Bench(args) => bench::run(&args),
     };
     match result {

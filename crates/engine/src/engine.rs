@@ -21,6 +21,7 @@ use division::Division;
 pub use report::{Pending, Scores, Skipped, UpdateReport};
 
 use crate::batch::{self, Wanted};
+use crate::checkpoint::Writer;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::optimizer;
@@ -56,6 +57,7 @@ pub struct Engine {
     /// Losses of micro-batches that may still be running, oldest first.
     inflight: VecDeque<Group>,
     waited: Duration,
+    writer: Writer,
     gradient_programs: HashMap<GradientKey, GradientProgram>,
     evaluation_programs: HashMap<(String, usize, usize), GradientProgram>,
     score_programs: HashMap<(usize, usize), ScoreProgram>,
@@ -115,6 +117,7 @@ impl Engine {
             accumulation: None,
             inflight: VecDeque::new(),
             waited: Duration::ZERO,
+            writer: Writer::default(),
             gradient_programs: HashMap::new(),
             evaluation_programs: HashMap::new(),
             score_programs: HashMap::new(),

@@ -284,6 +284,8 @@ settings! {
         every_steps: usize = preset(50).within(count(0));
         /// The newest so many are kept.
         keep_last: usize = preset(2).within(count(1));
+        /// Those whose step is a multiple of this are kept too; 0 for none.
+        keep_every: usize = preset(0).within(count(0));
     }
 }
 

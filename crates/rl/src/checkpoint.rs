@@ -1,6 +1,9 @@
 //! Saving a run and going on with it.
 
 use std::path::Path;
+use std::time::Duration;
+
+use ferrotune_engine::checkpoint::{Keep, Written};
 
 use crate::error::{Error, Result};
 use crate::order::Sampler as Order;
@@ -13,6 +16,33 @@ impl Trainer {
     /// # Errors
     /// A file that cannot be written, or a failure of the device.
     pub fn save(&self, dir: &Path) -> Result<()> {
+        Ok(self.engine.save(dir, &self.progress())?)
+    }
+
+    /// The same beside the run, followed by the removal of checkpoints that `keep` does not keep. Returns how long the copy to
+    /// the host took, for which the run waited.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    ///
+    /// # Panics
+    /// When nobody asked what became of the one before.
+    pub fn save_in_background(&mut self, dir: &Path, keep: Keep) -> Result<Duration> {
+        let progress = self.progress();
+        Ok(self.engine.save_in_background(dir, &progress, keep)?)
+    }
+
+    /// What became of the last checkpoint that was begun in the background, if that was not yet asked. Waits for it.
+    pub fn saved(&mut self) -> Option<Result<Written>> {
+        self.engine.saved().map(|outcome| Ok(outcome?))
+    }
+
+    /// Whether a checkpoint is on its way to the disk.
+    pub fn is_saving(&self) -> bool {
+        self.engine.is_saving()
+    }
+
+    fn progress(&self) -> serde_json::Value {
         let progress = Progress {
             schema: Progress::SCHEMA,
             completed: self.completed,
@@ -22,8 +52,7 @@ impl Trainer {
             problems: self.problems.order().clone(),
             data: self.data.fingerprint(),
         };
-        let extra = serde_json::to_value(progress).expect("progress is plain data");
-        Ok(self.engine.save(dir, &extra)?)
+        serde_json::to_value(progress).expect("progress is plain data")
     }
 
     /// Takes over the state of a checkpoint.

@@ -12,6 +12,7 @@
 //! | `clip_ratio/{low,high,region}_mean`, `clip_ratio/low_min`, `clip_ratio/high_max` | share of answer tokens held at the lower, upper, either bound; extremes over the updates |
 //! | `sampling/sampling_logp_difference/{mean,max}` | trainer against sampler, absolute, over answer tokens of the first update |
 //! | `num_tokens`, `step_time` | seen so far, prompts included; seconds without evaluation |
+//! | `checkpoint/failed` | checkpoints before the step that could not be saved; left out where there is none |
 //! | `eval/pass@1` | greedy, held-out, after the step |
 //!
 //! A run without a warm-up begins with a line of step 0 that has only `eval/pass@1`: what it starts from.

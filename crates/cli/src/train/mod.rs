@@ -12,8 +12,10 @@ mod resume;
 mod watch;
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
+use ferrotune_engine::checkpoint::Keep;
 use ferrotune_engine::{Trains, checkpoint};
 use ferrotune_models::{save, save_adapter};
 use ferrotune_pjrt::DType;
@@ -23,8 +25,10 @@ use ferrotune_rl::{Phase, StepReport, Trainer};
 use crate::args::TrainArgs;
 use crate::failure::{Failure, OrFail};
 use crate::run_dir::{RunDir, RunDirError, Sample, StepMetrics};
+use crate::terminal::bytes;
 use inputs::Inputs;
 use interrupt::Interrupt;
+pub(crate) use learns::Learns;
 use watch::Watch;
 
 pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
@@ -52,6 +56,10 @@ struct Run {
     watch: Watch,
     /// Whether there are metrics of an earlier process, so that those of step 0 are not written twice.
     begun: bool,
+    /// How long the run waited for the copy of the checkpoint that was begun last.
+    copy_time: Duration,
+    /// Checkpoints that could not be saved and are not yet in a line of metrics.
+    failed_saves: u32,
     /// What to type to go on with it.
     command: String,
 }
@@ -86,6 +94,8 @@ impl Run {
             stored,
             watch,
             begun: false,
+            copy_time: Duration::ZERO,
+            failed_saves: 0,
             command: resume_command(args),
         };
         run.go_on_from(earlier.as_deref())?;
@@ -196,7 +206,7 @@ impl Run {
                 self.checkpoint()?;
             }
         }
-        Ok(())
+        self.await_saved()
     }
 
     fn record(&mut self, report: &StepReport) -> Result<(), RunDirError> {
@@ -218,22 +228,67 @@ impl Run {
         for (name, value) in &report.metrics {
             line.set(name, value.clone());
         }
+        if !self.trainer.is_saving() {
+            self.note_saved();
+        }
+        if self.failed_saves > 0 {
+            line.set("checkpoint/failed", std::mem::take(&mut self.failed_saves));
+        }
         self.run_dir.record_metrics(&line)
     }
 
-    /// Saves the state after the last step, once what was recorded up to it is on the disk.
+    /// Begins to save the state after the last step, once what was recorded up to it is on the disk.
     fn checkpoint(&mut self) -> Result<(), Failure> {
         let step = self.trainer.completed();
-        self.watch.busy("writing a checkpoint");
+        self.watch.busy("writing the checkpoint before");
+        self.note_saved();
+        self.watch.busy("copying a checkpoint");
         self.run_dir.sync().map_err(of_run_dir)?;
         let folder = self.run_dir.checkpoints();
-        self.trainer
-            .save(&folder.join(format!("step-{step}")))
-            .or_fail()?;
-        checkpoint::keep_last(&folder, self.resolved.recipe().checkpoint.keep_last).or_fail()?;
+        let rules = &self.resolved.recipe().checkpoint;
+        let keep = Keep {
+            last: rules.keep_last,
+            every: rules.keep_every as u64,
+        };
+        let dir = folder.join(format!("step-{step}"));
+        self.copy_time = self.trainer.save_in_background(&dir, keep).or_fail()?;
         self.run_dir
             .write_report(&self.resolved.recipe().run.name)
             .map_err(of_run_dir)?;
+        Ok(())
+    }
+
+    /// Says what became of the checkpoint that was begun last. The run outlives one that failed: the one before is still good.
+    fn note_saved(&mut self) {
+        match self.trainer.saved() {
+            None => {}
+            Some(Ok(written)) => self.watch.say(&format!(
+                "saved    {} of {}: the run waited {:.3} s, the disk {:.3} s",
+                written.path.display(),
+                bytes(written.bytes),
+                self.copy_time.as_secs_f64(),
+                written.time.as_secs_f64(),
+            )),
+            Some(Err(error)) => {
+                self.failed_saves += 1;
+                let text = format!("the run goes on, but a checkpoint could not be saved: {error}");
+                self.watch.say(&text);
+            }
+        }
+    }
+
+    /// Waits for the checkpoint of the last step, without which the run must not end well.
+    fn await_saved(&mut self) -> Result<(), Failure> {
+        self.watch.busy("writing a checkpoint");
+        let failed = self.failed_saves;
+        self.note_saved();
+        if self.failed_saves > failed {
+            return Err(Failure::failed(anyhow::anyhow!(
+                "the last checkpoint could not be saved; make room in {} and go on with: {}",
+                self.run_dir.checkpoints().display(),
+                self.command
+            )));
+        }
         Ok(())
     }
 
@@ -248,8 +303,10 @@ impl Run {
             );
             return Err(Failure::Interrupted(text));
         }
+        self.note_saved();
         if !saved.exists() {
             self.checkpoint()?;
+            self.await_saved()?;
         }
         self.watch.end();
         Err(Failure::Interrupted(format!(

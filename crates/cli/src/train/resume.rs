@@ -13,7 +13,7 @@ use crate::terminal::say;
 
 /// Settings that may change without changing what the steps of the run compute: names and places (the data itself is
 /// compared by its hash), how long the run is, and how often it is measured and saved.
-const FREE: [&str; 10] = [
+const FREE: [&str; 12] = [
     "run.name",
     "run.dir",
     "model.path",
@@ -24,6 +24,8 @@ const FREE: [&str; 10] = [
     "rl.steps",
     "checkpoint.every_steps",
     "checkpoint.keep_last",
+    "checkpoint.keep_every",
+    "optimizer.max_inflight",
 ];
 
 /// Compares the recipe with the one that the run began with, and finds its newest checkpoint.

@@ -199,3 +199,57 @@ fn a_damaged_checkpoint_is_named_and_never_taken_for_a_fresh_start() {
     tiny.run("train recipe.toml run.dir=out --resume").well();
     assert_eq!(tiny.metrics("out"), straight);
 }
+
+#[test]
+fn checkpoints_are_listed_verified_shown_and_exported() {
+    let tiny = Tiny::new();
+    tiny.run("train recipe.toml run.dir=out checkpoint.keep_last=1 checkpoint.keep_every=3")
+        .well();
+    let listed = tiny.run("checkpoint list out").well().out;
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    for part in [
+        "step-3  3 updates",
+        "step-6  8 updates",
+        "step-8  12 updates",
+    ] {
+        assert!(listed.contains(part), "{listed}");
+    }
+    tiny.run("checkpoint verify out").well();
+    let shown = tiny.run("checkpoint show out").well().out;
+    assert!(
+        shown.contains("second/embed") && shown.contains("\"completed\":8"),
+        "{shown}"
+    );
+    // The newest one's weights are those of the trained model.
+    tiny.run("checkpoint export out exported").well();
+    assert_eq!(
+        std::fs::read(tiny.path("exported/model.safetensors")).unwrap(),
+        std::fs::read(tiny.path("out/model/model.safetensors")).unwrap()
+    );
+    let path = tiny.path("out/checkpoints/step-6/optimizer.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    tiny.run("checkpoint verify out")
+        .refused(1, &["1 of 3 checkpoints cannot be used"]);
+    tiny.run("checkpoint verify nowhere")
+        .refused(2, &["no checkpoint", "nowhere"]);
+}
+
+#[test]
+fn a_run_outlives_a_checkpoint_that_cannot_be_saved_and_says_so() {
+    let tiny = Tiny::new();
+    // A file stands where the folder would be made.
+    tiny.write("out/checkpoints/step-3.partial", "");
+    tiny.write("out/metrics.jsonl", "");
+    tiny.run("train recipe.toml run.dir=out --resume").well();
+    let failed: Vec<u64> = tiny
+        .metrics("out")
+        .iter()
+        .filter_map(|line| line.get("checkpoint/failed")?.as_u64())
+        .collect();
+    assert_eq!(failed, [1]);
+    tiny.run("checkpoint verify out").well();
+    assert!(!tiny.path("out/checkpoints/step-3").exists());
+}

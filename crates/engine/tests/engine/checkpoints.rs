@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use ferrotune_engine::checkpoint::Keep;
 use ferrotune_engine::{Engine, Error, Loss, checkpoint};
 use serde_json::json;
 
@@ -72,9 +73,9 @@ fn every_flipped_byte_is_noticed_and_its_file_named() {
     ] {
         let path = dir.join(name);
         let good = fs::read(&path).unwrap();
-        for k in 0..40 {
+        for k in 0..67 {
             let mut bad = good.clone();
-            let at = k * bad.len() / 40 + k % 3;
+            let at = (k * bad.len() / 67 + k % 3).min(bad.len() - 1);
             bad[at] ^= 1 << (k % 7);
             fs::write(&path, &bad).unwrap();
             let error = engine.restore(&dir).unwrap_err();
@@ -173,12 +174,12 @@ fn the_newest_is_found_by_number_and_the_last_one_is_never_removed() {
         checkpoint::latest(folder.path()).unwrap().unwrap(),
         folder.path().join("step-10")
     );
-    checkpoint::keep_last(folder.path(), 2).unwrap();
+    checkpoint::prune(folder.path(), Keep { last: 2, every: 0 }).unwrap();
     assert_eq!(
         names(folder.path()),
         ["step-10", "step-11.partial", "step-9"]
     );
-    checkpoint::keep_last(folder.path(), 0).unwrap();
+    checkpoint::prune(folder.path(), Keep { last: 0, every: 0 }).unwrap();
     assert_eq!(
         checkpoint::latest(folder.path()).unwrap().unwrap(),
         folder.path().join("step-10")
@@ -195,7 +196,7 @@ fn the_newest_is_found_by_number_and_the_last_one_is_never_removed() {
         engine.restore(&damaged).unwrap_err(),
         Error::Corrupt { .. }
     ));
-    checkpoint::keep_last(folder.path(), 1).unwrap();
+    checkpoint::prune(folder.path(), Keep { last: 1, every: 0 }).unwrap();
     assert_eq!(
         names(folder.path()),
         ["step-10", "step-11.partial", "step-12"]
@@ -204,4 +205,88 @@ fn the_newest_is_found_by_number_and_the_last_one_is_never_removed() {
         checkpoint::latest(&folder.path().join("nowhere")).unwrap(),
         None
     );
+}
+
+#[test]
+fn a_damaged_array_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-0");
+    engine("llama").save(&dir, &json!(null)).unwrap();
+    let path = dir.join("params.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let error = checkpoint::verify(&dir).unwrap_err().to_string();
+    assert!(
+        error.contains("params.safetensors") && error.contains("its array `"),
+        "{error}"
+    );
+}
+
+#[test]
+fn every_few_steps_one_stays_for_good() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine("llama");
+    for step in 1..=7 {
+        engine
+            .save(&folder.path().join(format!("step-{step}")), &json!(step))
+            .unwrap();
+    }
+    checkpoint::prune(folder.path(), Keep { last: 2, every: 3 }).unwrap();
+    assert_eq!(names(folder.path()), ["step-3", "step-6", "step-7"]);
+    // A newest one that is cut short pushes nothing out.
+    let path = folder.path().join("step-7/params.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[1..]).unwrap();
+    checkpoint::prune(folder.path(), Keep { last: 1, every: 0 }).unwrap();
+    assert_eq!(names(folder.path()), ["step-6", "step-7"]);
+}
+
+#[test]
+fn a_checkpoint_in_the_background_holds_the_state_of_its_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let (now, later) = (
+        folder.path().join("a/step-2"),
+        folder.path().join("b/step-2"),
+    );
+    let keep = Keep { last: 1, every: 0 };
+    let mut engine = engine("llama");
+    train(&mut engine, 2);
+    engine.save(&now, &json!(2)).unwrap();
+    engine.save_in_background(&later, &json!(2), keep).unwrap();
+    train(&mut engine, 2);
+    assert_eq!(engine.saved().unwrap().unwrap().path, later);
+    assert!(engine.saved().is_none(), "it is told once");
+    for name in [
+        "params.safetensors",
+        "optimizer.safetensors",
+        "manifest.json",
+    ] {
+        assert_eq!(
+            fs::read(now.join(name)).unwrap(),
+            fs::read(later.join(name)).unwrap()
+        );
+    }
+    engine
+        .close(Some((&later.with_file_name("step-4"), &json!(4))))
+        .unwrap();
+    checkpoint::verify(&later.with_file_name("step-4")).unwrap();
+}
+
+#[test]
+fn a_save_that_fails_leaves_the_one_before_and_the_run_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (good, bad) = (folder.path().join("step-1"), folder.path().join("step-2"));
+    let keep = Keep { last: 1, every: 0 };
+    let mut engine = engine("llama");
+    train(&mut engine, 1);
+    engine.save_in_background(&good, &json!(1), keep).unwrap();
+    engine.saved().unwrap().unwrap();
+    // A file stands where the folder would be made.
+    fs::write(folder.path().join("step-2.partial"), "x").unwrap();
+    engine.save_in_background(&bad, &json!(2), keep).unwrap();
+    assert!(matches!(engine.saved(), Some(Err(Error::Io { .. }))));
+    checkpoint::verify(&good).unwrap();
+    train(&mut engine, 1);
 }

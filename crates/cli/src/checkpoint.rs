@@ -1,0 +1,163 @@
+//! `ferrotune checkpoint`: what the checkpoints of a run are, whether they are sound, and their weights for others.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use ferrotune_engine::checkpoint::{self, Manifest};
+use ferrotune_engine::{Error, Trains};
+use ferrotune_models::{ModelConfig, init_params, save, save_adapter};
+use ferrotune_pjrt::DType;
+use ferrotune_recipe::{ModelInit, Recipe};
+use serde_json::json;
+
+use crate::args::{CheckpointArgs, CheckpointCommand, CheckpointExportArgs, CheckpointsArgs};
+use crate::failure::{Failure, OrFail};
+use crate::model_folder;
+use crate::terminal::{bytes, print, say};
+use crate::train::Learns;
+
+pub(crate) fn run(command: &CheckpointCommand) -> Result<(), Failure> {
+    match command {
+        CheckpointCommand::List(args) => each(args, Manifest::read, "looks whole"),
+        CheckpointCommand::Verify(args) => each(args, checkpoint::verify, "sound"),
+        CheckpointCommand::Show(args) => show(args),
+        CheckpointCommand::Export(args) => export(args),
+    }
+}
+
+/// The checkpoints that a path means, oldest first; one at least.
+fn found(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let is_one = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.starts_with("step-"));
+    if is_one && path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    for folder in [path.join("checkpoints"), path.to_owned()] {
+        let found = checkpoint::list(&folder).or_fail()?;
+        if !found.is_empty() {
+            return Ok(found.into_iter().map(|(_, path)| path).collect());
+        }
+    }
+    Err(Failure::refused(Error::Absent {
+        path: path.to_owned(),
+    }))
+}
+
+fn newest(path: &Path) -> Result<PathBuf, Failure> {
+    let mut found = found(path)?;
+    found
+        .pop()
+        .ok_or_else(|| Failure::refused(anyhow!("there is no checkpoint at {}", path.display())))
+}
+
+/// A line for each; those that are damaged make the command fail after the last line.
+fn each(
+    args: &CheckpointsArgs,
+    look: fn(&Path) -> Result<Manifest, Error>,
+    good: &str,
+) -> Result<(), Failure> {
+    let mut bad = 0;
+    let found = found(&args.path)?;
+    for path in &found {
+        let outcome = look(path);
+        bad += usize::from(outcome.is_err());
+        let size = |it: &Manifest| it.files.iter().map(|file| file.bytes).sum::<u64>();
+        let line = match (&outcome, args.json) {
+            (Ok(it), true) => {
+                let updates = it.step;
+                json!({ "path": path, "updates": updates, "bytes": size(it), "error": null })
+                    .to_string()
+            }
+            (Err(e), true) => json!({ "path": path, "error": e.to_string() }).to_string(),
+            (Ok(it), false) => format!(
+                "{}  {} updates  {}  {good}",
+                path.display(),
+                it.step,
+                bytes(size(it))
+            ),
+            (Err(error), false) => format!("{}  {error}", path.display()),
+        };
+        print(line)?;
+    }
+    match bad {
+        0 => Ok(()),
+        _ => Err(Failure::failed(anyhow!(
+            "{bad} of {} checkpoints cannot be used",
+            found.len()
+        ))),
+    }
+}
+
+fn show(args: &CheckpointArgs) -> Result<(), Failure> {
+    let path = newest(&args.path)?;
+    let manifest = Manifest::read(&path).or_fail()?;
+    if args.json {
+        return print(serde_json::to_string_pretty(&manifest).expect("a manifest is plain data"));
+    }
+    print(format_args!("{}", path.display()))?;
+    print(format_args!("updates  {}", manifest.step))?;
+    if let Some(frozen) = &manifest.frozen {
+        print(format_args!("frozen   {frozen}"))?;
+    }
+    print(format_args!("state    {}", manifest.extra))?;
+    for file in &manifest.files {
+        let (name, size) = (&file.name, bytes(file.bytes));
+        print(format_args!("{name}  {size}  {}", file.sha256))?;
+        for array in &file.arrays {
+            let (name, dtype, dims) = (&array.name, &array.dtype, &array.dims);
+            print(format_args!(
+                "  {name}  {dtype} {dims:?}  {}",
+                &array.sha256[..16]
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+fn export(args: &CheckpointExportArgs) -> Result<(), Failure> {
+    let path = newest(&args.path)?;
+    let run = match &args.run {
+        Some(run) => run.clone(),
+        None => path.join("../.."),
+    };
+    let config = run.join("config.resolved.toml");
+    if !config.is_file() {
+        return Err(Failure::refused(anyhow!(
+            "{} is not there, which says of what model the weights are: name the run directory with --run",
+            config.display()
+        )));
+    }
+    let resolved = Recipe::load(&config, &[]).map_err(Failure::Recipe)?;
+    let recipe = resolved.recipe();
+    let model = ModelConfig::load(&recipe.model.path).or_refuse()?;
+    let learns = Learns::read(recipe, &model).or_refuse()?;
+    let stored = checkpoint::open(&path).or_fail()?;
+    let filled = |params: Vec<(_, _)>| -> Result<Vec<_>, Failure> {
+        let fill = |(spec, first)| {
+            let learned = stored.param(&path, &spec).or_refuse()?;
+            Ok((spec, learned.unwrap_or(first)))
+        };
+        params.into_iter().map(fill).collect()
+    };
+    if let Trains::Adapters(lora) = &learns.trains {
+        let adapters = filled(learns.adapters)?;
+        let base = recipe.model.path.display().to_string();
+        save_adapter(&args.out, &model, lora, &adapters, &base).or_fail()?;
+    } else {
+        let (first, dtype) = match recipe.model.init {
+            ModelInit::Random => (init_params(&model, recipe.seed).or_fail()?, None),
+            ModelInit::Pretrained => model_folder::weights(&recipe.model.path, &model)?,
+        };
+        let dtype = dtype.unwrap_or(DType::F32);
+        let source = Some(recipe.model.path.as_path());
+        save(&args.out, &model, &filled(first)?, dtype, source).or_fail()?;
+    }
+    let updates = stored.manifest.step;
+    say(format_args!(
+        "wrote {} with the weights after {updates} updates",
+        args.out.display()
+    ));
+    Ok(())
+}
