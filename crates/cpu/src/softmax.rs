@@ -110,7 +110,7 @@ fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 8.333_452e-3);
     let p = p.mul_add(r, 4.166_579_6e-2);
     let p = p.mul_add(r, 1.666_666_5e-1);
-    let p = p.mul_add(r, 5.000_000_1e-1);
+    let p = p.mul_add(r, 0.5);
     let p = (p * r).mul_add(r, r) + 1.0;
     let power = shifted.to_bits().wrapping_shl(23);
     let result = f32::from_bits(p.to_bits().wrapping_add(power));

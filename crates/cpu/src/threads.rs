@@ -52,12 +52,12 @@ impl Threads {
         if self == Threads::One {
             return chunks.for_each(|(i, chunk)| body(i, chunk));
         }
-        let chunks: Vec<Mutex<Option<(usize, &mut [T])>>> =
-            chunks.map(|chunk| Mutex::new(Some(chunk))).collect();
+        let chunks: Vec<_> = chunks.map(|(i, chunk)| (i, Mutex::new(chunk))).collect();
         team::run(chunks.len(), &|number| {
-            let chunk = chunks[number].lock().map_or(None, |mut chunk| chunk.take());
-            if let Some((i, chunk)) = chunk {
-                body(i, chunk);
+            let (i, chunk) = &chunks[number];
+            // Each is locked by the one task that it belongs to.
+            if let Ok(mut chunk) = chunk.lock() {
+                body(*i, &mut chunk);
             }
         });
     }

@@ -11,7 +11,12 @@ const CASES: [(&str, &[usize], &[usize], bool); 9] = [
     ("btf,df->btd", &[3, 70, 480], &[96, 480], true),
     ("btd,btf->df", &[3, 70, 96], &[3, 70, 480], true),
     ("df,btd->btf", &[96, 480], &[3, 70, 96], true),
-    ("bkgts,bkse->bkgte", &[2, 3, 2, 40, 100], &[2, 3, 100, 64], true),
+    (
+        "bkgts,bkse->bkgte",
+        &[2, 3, 2, 40, 100],
+        &[2, 3, 100, 64],
+        true,
+    ),
     ("bhtd,bhsd->bhst", &[2, 3, 100, 32], &[2, 3, 130, 32], true),
     ("bthd,bshd->bhts", &[2, 100, 3, 32], &[2, 130, 3, 32], true),
     // Rows that do not lie evenly are left to XLA.
@@ -39,11 +44,22 @@ fn forms(g: &Graph, spec: &str, a: &Tensor, b: &Tensor) -> Vec<Tensor> {
 }
 
 fn check_forms(name: &str, found: &[HostArray]) {
-    let size = |x: &HostArray| x.as_slice::<f64>().iter().fold(0.0_f64, |m, v| m.max(v.abs()));
+    let size = |x: &HostArray| {
+        x.as_slice::<f64>()
+            .iter()
+            .fold(0.0_f64, |m, v| m.max(v.abs()))
+    };
     for (pair, tolerance) in found.chunks(2).zip([2e-6, 2e-6, 4e-3]) {
         let (found, exact) = (pair[0].as_slice::<f64>(), pair[1].as_slice::<f64>());
-        let worst = found.iter().zip(exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(worst <= tolerance * size(&pair[1]), "{name}: off by {worst}");
+        let worst = found
+            .iter()
+            .zip(exact)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f64::max);
+        assert!(
+            worst <= tolerance * size(&pair[1]),
+            "{name}: off by {worst}"
+        );
     }
 }
 
@@ -51,7 +67,9 @@ fn check_forms(name: &str, found: &[HostArray]) {
 fn the_processors_products_are_those_of_xla() {
     for (spec, lhs, rhs, called) in CASES {
         let args = arguments(lhs, rhs);
-        let found = run_on(&Mesh::single(), spec, &args, |g, x| forms(g, spec, &x[0], &x[1]));
+        let found = run_on(&Mesh::single(), spec, &args, |g, x| {
+            forms(g, spec, &x[0], &x[1])
+        });
         check_forms(spec, &found);
         let text = text(Platform::Cpu, [lhs, rhs], DType::BF16, |g, a, b| {
             g.einsum(spec, a, b, DType::F32)
@@ -111,6 +129,8 @@ fn devices_of_a_region_call_with_their_parts() {
     });
     check_forms("in parts", &found);
     // Outside of a region, where arrays are split, XLA divides the product.
-    let found = run_on(&mesh, "whole", &args, |g, x| forms(g, "btd,df->btf", &x[0], &x[1]));
+    let found = run_on(&mesh, "whole", &args, |g, x| {
+        forms(g, "btd,df->btf", &x[0], &x[1])
+    });
     check_forms("whole", &found);
 }
