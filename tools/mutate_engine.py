@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Breaks the training engine, one place at a time, and counts what its tests find.
+
+    tools/mutate_engine.py [--only WORD] [--every N] [--list]
+
+Each copy is one named fault from the list below: a sum that is not added to, a state that is not given away, a formula's term
+left out, a check of a checkpoint that is not made. Survivors are listed: each needs a test.
+"""
+
+import mutants
+
+SOURCES = "crates/engine/src/"
+TEST = ["cargo", "test", "-q", "-p", "ferrotune-engine"]
+BUILD = [*TEST, "--lib", "--test", "engine", "--no-run"]
+TESTS = [
+    [*TEST, "--lib"],
+    [*TEST, "--test", "engine", "--", "optimizer", "checkpoints", "evaluation", "structure", "accumulation", "trains"],
+]
+
+# Name of the fault, file, what stands there, what the broken copy has instead.
+FAULTS = [
+    # Accumulation.
+    ("accumulate without adding", "step.rs", "zip(&gradients).map(|(a, b)| a + b)", "zip(&gradients).map(|(_, b)| b.clone())"),
+    ("accumulate the mean", "step.rs", "zip(&gradients).map(|(a, b)| a + b)", "zip(&gradients).map(|(a, b)| (a + b) * 0.5)"),
+    ("metrics of the last micro-batch alone", "step.rs", "m.combine.apply(b, &m.value)", "{ let _ = b; m.value.clone() }"),
+    ("accumulators not donated", "step.rs", "builder.output_replacing(site.params, &gradients, &sums);", "builder.output(site.params, &gradients);"),
+    ("moments not donated", "step.rs", "builder.output_replacing(state, &new.state, &moments);", "builder.output(state, &new.state);"),
+    ("parameters not donated", "step.rs", "builder.output_replacing(site.params, &new.params, &params);", "builder.output(site.params, &new.params);"),
+    ("mixed losses are accumulated", "engine.rs", "filter(|a| a.loss != loss.name)", "filter(|_| false)"),
+    ("abandon forgets nothing", "engine.rs", "    pub fn abandon(&mut self) {\n        self.accumulation = None;", "    pub fn abandon(&mut self) {"),
+    ("steps are not counted", "engine.rs", "self.step += 1;", ""),
+    # The gate.
+    ("norm is not rooted", "optimizer/gate.rs", "let grad_norm = total.sqrt();", "let grad_norm = total;"),
+    ("clip by the wrong quotient", "optimizer/gate.rs", "&(&limit / &grad_norm)", "&(&grad_norm / &limit)"),
+    ("small gradients are scaled up", "optimizer/gate.rs", ".gt(&limit)", ".gt(&grad_norm.scalar_like(-1.0))"),
+    ("gradients that are not finite are learned from", "optimizer/gate.rs", "let mut accepts = finite.clone();", "let mut accepts = finite.or(&finite.not());"),
+    ("spikes are learned from", "optimizer/gate.rs", "accepts = accepts.and(&spike.not());", ""),
+    ("a window that is not full judges", "optimizer/gate.rs", "finite.and(&full).and(&high)", "{ let _ = &full; finite.and(&high) }"),
+    ("spikes are judged by the least norm", "optimizer/gate.rs", "value(guard.window / 2)", "value(0)"),
+    ("zeros enter the window", "optimizer/gate.rs", "finite.and(&grad_norm.gt(&zero))", "finite.clone()"),
+    ("the window never moves", "optimizer/gate.rs", "counts.select(&moved, window)", "counts.select(window, window)"),
+    ("the clip is not applied", "optimizer/mod.rs", "&gradients[place] * &gate.scale", "&gradients[place] * 1.0"),
+    # Rules.
+    ("decay on norms", "optimizer/mod.rs", "rank > 1 + usize::from(path.contains('/'))", "rank > 0 || path.is_empty()"),
+    ("no decay", "optimizer/mod.rs", "optimizer.weight_decay != 0.0 &&", "optimizer.weight_decay < 0.0 &&"),
+    ("a skipped update counts for the bias", "optimizer/mod.rs", "count + gate.accepts.convert(DType::S32)", "count + 1.0"),
+    ("bias correction a step late", "optimizer/mod.rs", "(count + 1.0).convert", "(count + 2.0).convert"),
+    ("moments exchanged", "optimizer/adamw.rs", "vec![m, v]", "vec![v, m]"),
+    ("gradient not squared", "optimizer/adamw.rs", "gradient.square() * (1.0", "gradient * (1.0"),
+    ("eps under the root", "optimizer/adamw.rs", "m / (v.sqrt() + self.eps)", "m / (v + self.eps).sqrt()"),
+    ("half-width second moments to the nearest", "optimizer/adamw.rs", "vec![m.convert(self.moments), rounded_by_chance(&v, at)]", "vec![m.convert(self.moments), { let _ = rounded_by_chance; let _ = at; v.convert(self.moments) }]"),
+    ("momentum averaged", "optimizer/sgd.rs", "self.momentum + gradient]", "self.momentum + gradient * (1.0 - self.momentum)]"),
+    ("Nesterov forgets the gradient", "optimizer/sgd.rs", "gradient + &kept[0] * self.momentum", "&kept[0] * (1.0 + self.momentum)"),
+    ("Muon: four iterations", "optimizer/muon.rs", "const ITERATIONS: usize = 5;", "const ITERATIONS: usize = 4;"),
+    ("Muon: not turned back", "optimizer/muon.rs", "turn(&x).reshape(&dims)", "x.reshape(&dims)"),
+    ("Muon: the shorter side", "optimizer/muon.rs", ".max(ahead.dim(rank - 1))", ".min(ahead.dim(rank - 1))"),
+    ("Muon for embeddings", "optimizer/muon.rs", "name.contains('/') && is_matrix", "is_matrix"),
+    # Schedules.
+    ("schedule off by one", "schedule.rs", "self.peak * (step + 1) as f64", "self.peak * step as f64"),
+    ("late decay off by one", "schedule.rs", "(step + 1 + decay_steps)", "(step + decay_steps)"),
+    ("the last step is one before", "schedule.rs", "            .saturating_sub(1)\n", ""),
+    # Reading.
+    ("a snapshot of zeros", "engine/reading.rs", "Ok(results?.remove(0))", "drop(results?); Group::upload(&self.client, &self.param_layout, &self.params.as_ref().ok_or(Error::StateLost)?.layout().specs().iter().map(|s| ferrotune_graph::HostArray::zeros(s.dtype, &s.dims)).collect::<Vec<_>>()).map_err(Error::from)"),
+    ("scores carry the weights", "scores.rs", "        if weighted {", "        if weighted || config.temperature > 0.0 {"),
+    # Checkpoints.
+    ("restore without the optimizer", "engine/state.rs", "self.state = Some(state);", "drop(state);"),
+    ("restore without the step", "engine/state.rs", "self.step = saved.step;", ""),
+    ("restore keeps an accumulation", "engine/state.rs", "        self.accumulation = None;\n        self.step", "        self.step"),
+    ("the hash of a file is not compared", "checkpoint/read.rs", "if hash(&bytes) == entry.sha256 {", "if bytes.len() as u64 == entry.bytes {"),
+    ("the hash of the manifest is not compared", "checkpoint/manifest.rs", "if hash(sealed.contents.as_bytes()) != sealed.sha256 {", "if sealed.sha256.is_empty() {"),
+    ("the form of the manifest is not compared", "checkpoint/manifest.rs", "if manifest.seal().as_bytes() != text {", "if text.is_empty() {"),
+    ("the damaged array is not named", "checkpoint/read.rs", "it.data()) != sha256", "it.data()) == sha256"),
+    ("the frozen are not compared", "checkpoint/read.rs", "if stored.manifest.frozen.as_deref() != frozen {", "if frozen.is_some_and(str::is_empty) {"),
+    ("the last one may go", "checkpoint/keep.rs", "keep.last.max(1)", "keep.last"),
+    ("damaged ones count", "checkpoint/keep.rs", "found.retain(|(_, path)| looks_whole(path));", ""),
+    ("keep-every keeps nothing", "checkpoint/keep.rs", "if keep.every > 0 && step", "if keep.every > 1000 && step"),
+    ("no pruning in the background", "checkpoint/background.rs", "prune(parent, keep)?;", "let _ = (parent, keep, prune);"),
+    ("a failed save leaves its folder", "checkpoint/write.rs", "let _ = fs::remove_dir_all(&made);", ""),
+]
+
+mutants.main(
+    __doc__,
+    [mutants.replaced(what, SOURCES + file, before, after) for what, file, before, after in FAULTS],
+    BUILD,
+    TESTS,
+)
