@@ -71,7 +71,10 @@ pub(super) fn judge(optimizer: &Optimizer, gradients: &[Tensor], window: Option<
         accepts = accepts.and(&spike.not());
         skipped = spike.select(&g.scalar(f64::from(SPIKE), DType::F32), &skipped);
         let newest = grad_norm.reshape(&[1]);
-        let moved = Tensor::concatenate(&[&window.slice(0, 1, guard.window), &newest], 0);
+        let moved = match guard.window {
+            1 => newest,
+            size => Tensor::concatenate(&[&window.slice(0, 1, size), &newest], 0),
+        };
         let counts = finite.and(&grad_norm.gt(&zero));
         next = Some(counts.select(&moved, window));
     }

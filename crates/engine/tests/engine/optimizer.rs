@@ -236,6 +236,19 @@ fn a_spike_is_skipped_once_the_window_is_full_and_a_lasting_rise_is_not() {
 }
 
 #[test]
+fn a_window_of_one_compares_with_the_norm_before() {
+    let mut engine = of(Optimizer {
+        spike: Some(SpikeGuard {
+            window: 1,
+            factor: 5.0,
+        }),
+        ..Optimizer::default()
+    });
+    let seen = [1.0, 20.0, 20.0].map(|factor| learn(&mut engine, factor).1);
+    assert_eq!(seen, [None, Some(Skipped::Spike), None]);
+}
+
+#[test]
 fn clipping_bounds_the_step_of_a_huge_gradient_and_leaves_a_small_one_alone() {
     let batch = rows(&documents(&[10]), 16, 1);
     let step = |factor: f64, limit: f64| {

@@ -41,6 +41,11 @@ fn every_rule_between_settings_is_kept() {
             "[rl]\nsteps = 5\nlr_schedule = \"cosine\"\nlr_warmup_steps = 4",
         ),
         (
+            "[rl]\nsteps = 5\nlr_schedule = \"stable_decay\"\nlr_warmup_steps = 2\nlr_decay_steps = 4",
+            "would fall before it has risen",
+            "[rl]\nsteps = 5\nlr_schedule = \"stable_decay\"\nlr_warmup_steps = 2\nlr_decay_steps = 3",
+        ),
+        (
             "demonstrations = \"demos.jsonl\"\n[warmup]\nsteps = 2\nlr_warmup_steps = 3",
             "would never reach its full value",
             "demonstrations = \"demos.jsonl\"\n[warmup]\nsteps = 2\nlr_warmup_steps = 2",
