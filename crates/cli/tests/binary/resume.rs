@@ -243,6 +243,7 @@ fn a_run_outlives_a_checkpoint_that_cannot_be_saved_and_says_so() {
     // A file stands where the folder would be made.
     tiny.write("out/checkpoints/step-3.partial", "");
     tiny.write("out/metrics.jsonl", "");
+    tiny.write("out/samples.jsonl", "");
     tiny.run("train recipe.toml run.dir=out --resume").well();
     let failed: Vec<u64> = tiny
         .metrics("out")
