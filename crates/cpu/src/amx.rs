@@ -15,10 +15,6 @@ pub(crate) const BLOCK: usize = 32;
 #[repr(C, align(64))]
 pub(crate) struct Tile(pub(crate) [u16; 512]);
 
-impl crate::kept::Blank for Tile {
-    const BLANK: Self = Self::ZERO;
-}
-
 impl Tile {
     pub(crate) const ZERO: Self = Self([0; 512]);
 }

@@ -1,8 +1,7 @@
 //! Matrix products on the host's processor.
 //!
-//! XLA's own products for the CPU reach half of what the vector unit can do in f32 and a quarter of what the tile unit can
-//! do in bf16; they copy operands that lie otherwise than they like, and widen narrow weights when there are few rows. The
-//! products here read any strides.
+//! XLA's own products for the CPU use half of a 512-bit vector unit; they copy operands that lie otherwise than they like, and
+//! widen narrow weights when there are few rows. The products here read any strides.
 //!
 //! - f32: the crate `gemm`; for a few rows, where memory is the bound, a loop of our own.
 //! - bf16, summed in f32: AMX tiles. Every sum is formed in one order, whatever the number of rows and threads, so that a token
@@ -28,6 +27,7 @@ mod threads;
 mod wide;
 
 pub use element::{Number, multiply_rounded};
+pub use kept::{Lent, Loan, lend};
 pub use matrix::Matrix;
 pub use packed::Packed;
 pub use softmax::{exponentials, largest};

@@ -7,7 +7,7 @@ use half::bf16;
 use crate::Threads;
 use crate::amx::{self, BLOCK, Left, Tile, Tiles};
 use crate::element::Number;
-use crate::kept::{Kept, WithPart};
+use crate::kept::lend;
 use crate::matrix::Matrix;
 use crate::pack;
 use crate::target::Target;
@@ -40,16 +40,14 @@ pub(crate) fn multiply<O: Number>(
     {
         few_rows(a, b, target, threads);
     } else {
-        let height = height(m, threads);
-        let out = target;
-        Blocks {
+        let blocks = Blocks {
             a,
             b,
-            out,
+            out: target,
             threads,
-            height,
-        }
-        .run();
+            height: height(m, threads),
+        };
+        blocks.run();
     }
 }
 
@@ -62,34 +60,31 @@ fn few_rows<O: Number>(
 ) {
     let steps = a.columns() / BLOCK;
     let row_blocks = a.rows().div_ceil(BLOCK);
-    PACKED_RIGHT.with_part(row_blocks * 2 * steps, |packed| {
-        for (block, tiles) in packed.chunks_mut((2 * steps).max(1)).enumerate() {
-            pack::right(a.transposed(), block * BLOCK, tiles);
-        }
-        let packed = &*packed;
-        let features = b.transposed();
-        threads.for_each_range(b.columns() / BLOCK, 4, |blocks| {
-            let tiles = Tiles::configure();
-            let mut sums = [0.0; BLOCK * BLOCK];
-            let mut turned = [0.0; BLOCK];
-            for block in blocks {
-                let rows = features.rows_of(block * BLOCK, BLOCK);
-                let left = in_place(rows);
-                for (row_block, right) in packed.chunks((2 * steps).max(1)).enumerate() {
-                    // SAFETY: 32 rows of `32 · steps` elements.
-                    unsafe { tiles.product(left, right, &mut sums, BLOCK, true) };
-                    let first = row_block * BLOCK;
-                    for row in first..a.rows().min(first + BLOCK) {
-                        // SAFETY: each block of columns is written by one thread.
-                        let to = unsafe { out.part(row, block * BLOCK, BLOCK) };
-                        for (turned, sums) in turned.iter_mut().zip(sums.as_chunks::<BLOCK>().0) {
-                            *turned = sums[row - first];
-                        }
-                        round(&turned, to);
+    let mut packed = lend(row_blocks * 2 * steps);
+    for (block, tiles) in packed.chunks_mut((2 * steps).max(1)).enumerate() {
+        pack::right(a.transposed(), block * BLOCK, tiles);
+    }
+    let (packed, features) = (&*packed, b.transposed());
+    threads.for_each_range(b.columns() / BLOCK, 4, |blocks| {
+        let tiles = Tiles::configure();
+        let mut sums = [0.0; BLOCK * BLOCK];
+        let mut turned = [0.0; BLOCK];
+        for block in blocks {
+            let left = in_place(features.rows_of(block * BLOCK, BLOCK));
+            for (row_block, right) in packed.chunks((2 * steps).max(1)).enumerate() {
+                // SAFETY: 32 rows of `32 · steps` elements.
+                unsafe { tiles.product(left, right, &mut sums, BLOCK, true) };
+                let first = row_block * BLOCK;
+                for row in first..a.rows().min(first + BLOCK) {
+                    // SAFETY: each block of columns is written by one thread.
+                    let to = unsafe { out.part(row, block * BLOCK, BLOCK) };
+                    for (turned, sums) in turned.iter_mut().zip(sums.as_chunks::<BLOCK>().0) {
+                        *turned = sums[row - first];
                     }
+                    round(&turned, to);
                 }
             }
-        });
+        }
     });
 }
 
@@ -129,19 +124,18 @@ impl<O: Number> Blocks<'_, O> {
         // Left operands that are not too large are packed once.
         let whole = m * k <= PACKED_WHOLE;
         let (row_blocks, steps) = (m.div_ceil(BLOCK), k.div_ceil(BLOCK));
-        let tiles = if whole { row_blocks * 2 * steps } else { 0 };
-        PACKED_LEFT.with_part(tiles, |left| {
-            if whole {
-                self.threads
-                    .for_each_chunk(left, (2 * steps).max(1), |block, tiles| {
-                        pack::left(self.a, block * BLOCK, tiles);
-                    });
-            }
-            let left = whole.then_some(&*left);
-            for first in (0..n).step_by(WIDTH) {
-                self.columns(first..n.min(first + WIDTH), left);
-            }
-        });
+        let mut left = lend(if whole { row_blocks * 2 * steps } else { 0 });
+        if whole {
+            let of_block = (2 * steps).max(1);
+            self.threads
+                .for_each_chunk(&mut left, of_block, |block, tiles| {
+                    pack::left(self.a, block * BLOCK, tiles);
+                });
+        }
+        let left = whole.then_some(&*left);
+        for first in (0..n).step_by(WIDTH) {
+            self.columns(first..n.min(first + WIDTH), left);
+        }
     }
 
     /// A block of columns of the result.
@@ -153,38 +147,36 @@ impl<O: Number> Blocks<'_, O> {
         let once = k <= DEPTH;
         let blocks = self.a.rows().div_ceil(self.height);
         // Sums that wait for the next part of what is summed over; otherwise each thread has those of one block.
-        KEPT_SUMS.with_part(if once { 0 } else { blocks * of_block }, |kept| {
-            for first in (0..k.max(1)).step_by(DEPTH) {
-                let depth = first..k.min(first + DEPTH);
-                let steps = depth.len().div_ceil(BLOCK);
-                PACKED_RIGHT.with_part(width / BLOCK * 2 * steps, |right| {
-                    let b = b.rows_of(first, depth.len());
-                    self.threads
-                        .for_each_chunk(right, (2 * steps).max(1), |block, tiles| {
-                            pack::right(b, block * BLOCK, tiles);
-                        });
-                    let columns = columns.clone();
-                    let part = Part {
-                        columns,
-                        depth,
-                        right,
-                    };
-                    if once {
-                        self.threads.for_each_range(blocks, 1, |blocks| {
-                            for block in blocks {
-                                SUMS.with_part(of_block, |sums| {
-                                    self.block(block, &part, left, sums)
-                                });
-                            }
-                        });
-                    } else {
-                        self.threads.for_each_chunk(kept, of_block, |block, sums| {
-                            self.block(block, &part, left, sums);
-                        });
+        let mut kept = lend(if once { 0 } else { blocks * of_block });
+        for first in (0..k.max(1)).step_by(DEPTH) {
+            let depth = first..k.min(first + DEPTH);
+            let steps = depth.len().div_ceil(BLOCK);
+            let mut right = lend(width / BLOCK * 2 * steps);
+            let part_of_b = b.rows_of(first, depth.len());
+            let of_column = (2 * steps).max(1);
+            self.threads
+                .for_each_chunk(&mut right, of_column, |block, tiles| {
+                    pack::right(part_of_b, block * BLOCK, tiles);
+                });
+            let part = Part {
+                columns: columns.clone(),
+                depth,
+                right: &right,
+            };
+            if once {
+                self.threads.for_each_range(blocks, 1, |blocks| {
+                    let mut sums = lend(of_block);
+                    for block in blocks {
+                        self.block(block, &part, left, &mut sums);
                     }
                 });
+            } else {
+                self.threads
+                    .for_each_chunk(&mut kept, of_block, |block, sums| {
+                        self.block(block, &part, left, sums);
+                    });
             }
-        });
+        }
     }
 
     /// Adds a part to the sums of one block of rows, and writes them when it is the last.
@@ -202,13 +194,12 @@ impl<O: Number> Blocks<'_, O> {
                 sums,
             );
         } else {
-            PACKED_LEFT.with_part(row_blocks.len() * 2 * steps, |left| {
-                let a = self.a.columns_of(part.depth.start, part.depth.len());
-                for (block, tiles) in row_blocks.clone().zip(left.chunks_mut(2 * steps)) {
-                    pack::left(a, block * BLOCK, tiles);
-                }
-                add(part, (left, 2 * steps, 0), row_blocks.len(), sums);
-            });
+            let mut left = lend(row_blocks.len() * 2 * steps);
+            let a = self.a.columns_of(part.depth.start, part.depth.len());
+            for (block, tiles) in row_blocks.clone().zip(left.chunks_mut(2 * steps)) {
+                pack::left(a, block * BLOCK, tiles);
+            }
+            add(part, (&left, 2 * steps, 0), row_blocks.len(), sums);
         }
         if part.depth.end < self.a.columns() {
             return;
@@ -320,11 +311,4 @@ pub(crate) fn append_widened<T: Number>(part: Matrix<'_, T>, to: &mut Vec<f32>) 
     for i in 0..part.rows() {
         to.extend((0..part.columns()).map(|j| part.data()[i * row + j * column].wide()));
     }
-}
-
-thread_local! {
-    static PACKED_LEFT: Kept<Tile> = const { Kept::new() };
-    static PACKED_RIGHT: Kept<Tile> = const { Kept::new() };
-    static SUMS: Kept<f32> = const { Kept::new() };
-    static KEPT_SUMS: Kept<f32> = const { Kept::new() };
 }

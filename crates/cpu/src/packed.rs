@@ -4,7 +4,7 @@ use half::bf16;
 
 use crate::amx::{self, BLOCK, Left, Tile, Tiles};
 use crate::element::Number;
-use crate::kept::{Kept, WithPart};
+use crate::kept::{Loan, lend};
 use crate::matrix::Matrix;
 use crate::{narrow, pack, wide};
 
@@ -13,14 +13,10 @@ use crate::{narrow, pack, wide};
 pub struct Packed {
     dims: [usize; 2],
     /// For the tile unit: pairs of tiles, columns slowest.
-    tiles: Vec<Tile>,
+    tiles: Loan<Tile>,
     /// Otherwise: elements in the order in which they lay, and their strides.
     wide: Vec<f32>,
     strides: [usize; 2],
-}
-
-thread_local! {
-    static PACKED_LEFT: Kept<Tile> = const { Kept::new() };
 }
 
 impl Packed {
@@ -65,12 +61,10 @@ impl Packed {
         let steps = b.rows().div_ceil(BLOCK);
         let count = b.columns().div_ceil(BLOCK) * 2 * steps;
         if self.tiles.len() < count {
-            self.tiles.resize(count, Tile::ZERO);
+            self.tiles = lend(count);
         }
-        for (block, tiles) in self.tiles[..count]
-            .chunks_mut((2 * steps).max(1))
-            .enumerate()
-        {
+        let tiles = self.tiles[..count].chunks_mut((2 * steps).max(1));
+        for (block, tiles) in tiles.enumerate() {
             pack::right(b, block * BLOCK, tiles);
         }
     }
@@ -136,14 +130,12 @@ impl Packed {
             });
         }
         let blocks = a.rows().div_ceil(BLOCK);
-        PACKED_LEFT.with_part(blocks * 2 * steps, |left| {
-            for (block, tiles) in left.chunks_mut((2 * steps).max(1)).enumerate() {
-                pack::left(a, block * BLOCK, tiles);
-            }
-            let left = &*left;
-            self.multiply_tiles(a.rows(), steps, columns, sums, stride, fresh, |block| {
-                Left::packed(&left[block * 2 * steps..][..2 * steps])
-            });
+        let mut left = lend(blocks * 2 * steps);
+        for (block, tiles) in left.chunks_mut((2 * steps).max(1)).enumerate() {
+            pack::left(a, block * BLOCK, tiles);
+        }
+        self.multiply_tiles(a.rows(), steps, columns, sums, stride, fresh, |block| {
+            Left::packed(&left[block * 2 * steps..][..2 * steps])
         });
     }
 

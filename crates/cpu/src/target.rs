@@ -11,7 +11,7 @@ pub(crate) struct Target<'a, O> {
     borrow: PhantomData<&'a mut [O]>,
 }
 
-// SAFETY: `part` is the only access, and its callers promise that no two threads have the same elements.
+// SAFETY: `part` and `block` are the only accesses, and their callers promise that no two threads have the same elements.
 unsafe impl<O: Send> Send for Target<'_, O> {}
 // SAFETY: as above.
 unsafe impl<O: Send> Sync for Target<'_, O> {}
@@ -31,6 +31,15 @@ impl<'a, O> Target<'a, O> {
 
     pub(crate) fn columns(&self) -> usize {
         self.columns
+    }
+
+    /// Where a block of all rows and `count` columns begins; its rows are [`Self::columns`] apart.
+    pub(crate) fn block(&self, column: usize, count: usize) -> *mut O {
+        assert!(
+            column + count <= self.columns,
+            "a block outside of the result"
+        );
+        self.first.wrapping_add(column)
     }
 
     /// `count` elements of a row, from `column` on.

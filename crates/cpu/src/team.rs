@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread::{self, Thread};
 
-/// Rounds that an idle helper looks out before it sleeps: some fifty microseconds.
-const LOOKS: usize = 2000;
+/// Rounds that an idle helper looks out before it sleeps.
+const LOOKS: usize = 100;
 
 type Task<'a> = &'a (dyn Fn(usize) + Sync);
 

@@ -30,39 +30,12 @@ pub(crate) fn multiply(a: Matrix<'_, f32>, b: Matrix<'_, f32>, out: &mut [f32], 
 
 /// The columns of the result from `first` on that `b` gives.
 fn one(a: Matrix<'_, f32>, b: Matrix<'_, f32>, out: Target<'_, f32>, first: usize) {
-    let (m, k, n) = (a.rows(), a.columns(), b.columns());
+    let (m, n) = (a.rows(), b.columns());
     if m == 0 || n == 0 {
         return;
     }
-    let signed = |stride: usize| isize::try_from(stride).expect("strides were checked");
-    let [a_row, a_column] = a.strides().map(signed);
-    let [b_row, b_column] = b.strides().map(signed);
-    // SAFETY: both views lie inside of their slices; the last row's part is inside of the result, and so are those before
-    // it. Each thread writes columns of its own.
-    unsafe {
-        out.part(m - 1, first, n);
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out.part(0, first, n).as_mut_ptr(),
-            1,
-            signed(out.columns()),
-            false,
-            a.data().as_ptr(),
-            a_column,
-            a_row,
-            b.data().as_ptr(),
-            b_column,
-            b_row,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
+    // SAFETY: the block lies inside of the result, and each thread has columns of its own.
+    unsafe { product(a, b, out.block(first, n), out.columns(), true) }
 }
 
 /// Appends the elements, row by row.
@@ -85,7 +58,7 @@ pub(crate) fn add_here(
     stride: usize,
     fresh: bool,
 ) {
-    let (m, k, n) = (a.rows(), a.columns(), b.columns());
+    let (m, n) = (a.rows(), b.columns());
     if m == 0 || n == 0 {
         return;
     }
@@ -93,16 +66,34 @@ pub(crate) fn add_here(
         n <= stride && sums.len() >= (m - 1) * stride + n,
         "room for the sums"
     );
+    // SAFETY: there is room for the sums.
+    unsafe { product(a, b, sums.as_mut_ptr(), stride, fresh) }
+}
+
+/// Adds `a · b` to sums whose rows are `stride` apart, or writes it over them if they are `fresh`.
+///
+/// # Safety
+/// `sums` must be valid for as many rows and columns, and nobody else may hold them.
+unsafe fn product(
+    a: Matrix<'_, f32>,
+    b: Matrix<'_, f32>,
+    sums: *mut f32,
+    stride: usize,
+    fresh: bool,
+) {
+    let (m, k, n) = (a.rows(), a.columns(), b.columns());
     let signed = |stride: usize| isize::try_from(stride).expect("strides were checked");
     let [a_row, a_column] = a.strides().map(signed);
     let [b_row, b_column] = b.strides().map(signed);
-    // SAFETY: both views lie inside of their slices, and there is room for the sums.
+    let (before, added) = (if fresh { 0.0 } else { 1.0 }, 1.0);
+    let conjugate = false;
+    // SAFETY: both views lie inside of their slices; the sums are the caller's promise.
     unsafe {
         gemm::gemm(
             m,
             n,
             k,
-            sums.as_mut_ptr(),
+            sums,
             1,
             signed(stride),
             !fresh,
@@ -112,11 +103,11 @@ pub(crate) fn add_here(
             b.data().as_ptr(),
             b_column,
             b_row,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
+            before,
+            added,
+            conjugate,
+            conjugate,
+            conjugate,
             Parallelism::None,
         );
     }

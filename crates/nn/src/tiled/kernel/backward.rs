@@ -1,7 +1,7 @@
 //! Cotangents of queries, keys and values, document by document: the weights again from the kept logs of their sums, then
 //! five products for each pair of blocks.
 
-use ferrotune_cpu::{Matrix, Packed, Threads, exponentials};
+use ferrotune_cpu::{Lent, Loan, Matrix, Packed, Threads, exponentials, lend};
 use ferrotune_graph::KernelCall;
 
 use super::{Document, KEYS, Operand, Sizes, gather, padded};
@@ -66,19 +66,19 @@ struct Block {
     /// `[E,n]`
     values_turned: Packed,
     /// Sums for the keys, turned: `[E,n]`.
-    dk: Vec<f32>,
+    dk: Loan<f32>,
     /// Sums for the values, turned.
-    dv: Vec<f32>,
+    dv: Loan<f32>,
     first: usize,
     count: usize,
 }
 
 /// What is computed of one pair of blocks, with rows of `KEYS`.
-struct Workspace<T> {
-    scores: Vec<f32>,
-    slopes: Vec<f32>,
-    weights: Vec<T>,
-    narrow_slopes: Vec<T>,
+struct Workspace<T: Lent> {
+    scores: Loan<f32>,
+    slopes: Loan<f32>,
+    weights: Loan<T>,
+    narrow_slopes: Loan<T>,
     right: Packed,
 }
 
@@ -88,20 +88,13 @@ impl<T: Operand> Head<'_, T> {
         let mut blocks = self.blocks(document);
         let rows = padded(self.sizes.block() * group);
         let mut space = Workspace {
-            scores: vec![0.0; rows * KEYS],
-            slopes: vec![0.0; rows * KEYS],
-            weights: vec![T::nearest(0.0); rows * KEYS],
-            narrow_slopes: vec![T::nearest(0.0); rows * KEYS],
+            scores: lend(rows * KEYS),
+            slopes: lend(rows * KEYS),
+            weights: lend(rows * KEYS),
+            narrow_slopes: lend(rows * KEYS),
             right: Packed::default(),
         };
-        let blind = document
-            .visible
-            .iter()
-            .filter(|visible| **visible == 0)
-            .count();
-        let queries = document.queries[blind..].chunks(self.sizes.block());
-        let visible = document.visible[blind..].chunks(self.sizes.block());
-        for (queries, visible) in queries.zip(visible) {
+        for (queries, visible) in document.blocks(self.sizes.block()) {
             let sums = self.queries(queries, visible, &mut blocks, &mut space);
             for (i, at) in queries.iter().enumerate() {
                 for g in 0..group {
@@ -136,8 +129,8 @@ impl<T: Operand> Head<'_, T> {
                 keys_turned: pack(Matrix::new(&keys, [size, count], [1, size])),
                 keys: pack(Matrix::new(&keys, [count, size], [size, 1])),
                 values_turned: pack(Matrix::new(&values, [size, count], [1, size])),
-                dk: vec![0.0; padded(size) * KEYS],
-                dv: vec![0.0; padded(size) * KEYS],
+                dk: zeros(padded(size) * KEYS),
+                dv: zeros(padded(size) * KEYS),
                 first: number * KEYS,
                 count,
             }
@@ -152,7 +145,7 @@ impl<T: Operand> Head<'_, T> {
         visible: &[usize],
         blocks: &mut [Block],
         space: &mut Workspace<T>,
-    ) -> Vec<f32> {
+    ) -> Loan<f32> {
         let (size, group, scale) = (self.sizes.size, self.sizes.group, self.sizes.scale());
         let rows = queries.len() * group;
         let depth = padded(rows);
@@ -168,7 +161,7 @@ impl<T: Operand> Head<'_, T> {
             .collect();
         let (q_turned, d_out_turned) = (turned(&q, rows, size), turned(&d_out, rows, size));
         let own_rows = |of| Matrix::new(of, [depth, size], [size, 1]);
-        let mut dq = vec![0.0; depth * padded(size)];
+        let mut dq = lend(depth * padded(size));
         let furthest = visible.iter().copied().max().unwrap_or(0);
         for block in blocks.iter_mut().take_while(|block| block.first < furthest) {
             let count = block.count.min(furthest - block.first);
@@ -226,6 +219,13 @@ impl<T: Operand> Head<'_, T> {
         }
         dq
     }
+}
+
+/// Sums that nothing has been added to.
+fn zeros(count: usize) -> Loan<f32> {
+    let mut sums = lend(count);
+    sums.fill(0.0);
+    sums
 }
 
 /// `[R,E]` → `[E, R padded with zeros]`.

@@ -11,6 +11,16 @@ pub(crate) struct Document {
     pub(crate) visible: Vec<usize>,
 }
 
+impl Document {
+    /// Queries and what each reads, so many at a time. A query that is before all keys, as in no natural order, reads nothing
+    /// and is left out.
+    pub(super) fn blocks(&self, queries: usize) -> impl Iterator<Item = (&[usize], &[usize])> {
+        let blind = self.visible.iter().filter(|n| **n == 0).count();
+        let visible = self.visible[blind..].chunks(queries);
+        self.queries[blind..].chunks(queries).zip(visible)
+    }
+}
+
 /// Segment ids and places of queries and keys, one row of each.
 pub(super) struct Row<'a> {
     pub(super) queries: (&'a [i32], &'a [i32]),

@@ -1,6 +1,6 @@
 //! Softmax over the keys of a document, a block of them at a time.
 
-use ferrotune_cpu::{Matrix, Packed, Threads, exponentials, largest};
+use ferrotune_cpu::{Matrix, Packed, Threads, exponentials, largest, lend};
 use ferrotune_graph::KernelCall;
 
 use super::documents::Row;
@@ -56,9 +56,9 @@ impl Reader {
         let furthest = visible.iter().copied().max().unwrap_or(0);
         let q = Matrix::new(q, [rows, size], [size, 1]);
         let stride = padded(furthest.min(KEYS));
-        let mut scores = vec![0.0; all_rows * stride];
-        let mut weights = vec![T::nearest(0.0); rows * stride];
-        let mut mixed = vec![0.0; all_rows * width];
+        let mut scores = lend(all_rows * stride);
+        let mut weights = lend(rows * stride);
+        let mut mixed = lend(all_rows * width);
         let (mut peaks, mut totals) = (vec![f32::NEG_INFINITY; rows], vec![0.0_f32; rows]);
         for (number, (keys, values)) in self.blocks.iter().enumerate() {
             let first = number * KEYS;
@@ -169,15 +169,7 @@ impl<T: Operand> Head<'_, T> {
                 &gather(self.v, size, keys()),
                 size,
             );
-            // A query that is before all keys, as in no natural order, reads nothing.
-            let blind = document
-                .visible
-                .iter()
-                .filter(|visible| **visible == 0)
-                .count();
-            let queries = document.queries[blind..].chunks(self.sizes.block());
-            let visible = document.visible[blind..].chunks(self.sizes.block());
-            for (queries, visible) in queries.zip(visible) {
+            for (queries, visible) in document.blocks(self.sizes.block()) {
                 let q = gather(self.q, group * size, queries.iter().copied());
                 let visible: Vec<usize> = visible
                     .iter()

@@ -10,7 +10,7 @@ mod backward;
 mod documents;
 mod forward;
 
-use ferrotune_cpu::{Number, Packed};
+use ferrotune_cpu::{Lent, Number, Packed};
 use ferrotune_graph::{Attributes, Cost, DType, Kernel, KernelInput, KernelRule, TensorType};
 use ferrotune_pjrt::Element;
 
@@ -141,7 +141,7 @@ pub(super) static ATTEND_BACK: KernelRule = KernelRule {
 };
 
 /// An element of the operands.
-pub(crate) trait Operand: Number + Element {}
+pub(crate) trait Operand: Number + Element + Lent {}
 
 impl Operand for f32 {}
 impl Operand for half::bf16 {}
