@@ -268,3 +268,17 @@ fn every_task_runs_once_and_a_panic_comes_back() {
         }
     });
 }
+
+/// Left operands that are too large to be packed at once.
+#[test]
+fn large_left_operands_are_packed_block_by_block() {
+    let (m, k, n) = (65, 262_176, 8);
+    let (a, b) = (numbers::<bf16>(m * k, 1), numbers::<bf16>(k * n, 2));
+    let (a, b) = (
+        Matrix::new(&a, [m, k], [k, 1]),
+        Matrix::new(&b, [k, n], [n, 1]),
+    );
+    let mut out = vec![f32::NAN; m * n];
+    bf16::multiply(a, b, &mut out, Threads::All);
+    assert!(out == plain(a, b));
+}

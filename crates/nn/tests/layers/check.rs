@@ -11,7 +11,7 @@ fn client() -> &'static Client {
     CLIENT.get_or_init(|| {
         let plugin = Plugin::cpu(&mut |line| eprintln!("{line}"))
             .expect("the CPU plugin is needed for these tests");
-        Client::cpu(&plugin, 1).expect("a CPU client")
+        Client::cpu(&plugin, 4).expect("a CPU client")
     })
 }
 
@@ -27,7 +27,27 @@ impl Function {
         args: &[HostArray],
         f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
     ) -> Self {
-        let (builder, layout) = trace(name, args, f);
+        Self::on((&Mesh::single(), &Rules::unsharded(&[])), name, args, f)
+    }
+
+    /// The same without kernels: on a mesh, outside of regions, the portable forms are written.
+    pub(crate) fn portable(
+        name: &str,
+        args: &[HostArray],
+        f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
+    ) -> Self {
+        let mesh = Mesh::new(&[("x", 2)]).unwrap();
+        Self::on((&mesh, &Rules::unsharded(&[])), name, args, f)
+    }
+
+    /// The same on a mesh; arguments and results are whole on every device.
+    pub(crate) fn on(
+        place: (&Mesh, &Rules),
+        name: &str,
+        args: &[HostArray],
+        f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
+    ) -> Self {
+        let (builder, layout) = trace(place, name, args, f);
         let program = builder
             .compile(client())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -41,7 +61,8 @@ impl Function {
         platform: Platform,
         f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
     ) -> String {
-        trace(self.program.name(), args, f)
+        let place = (&Mesh::single(), &Rules::unsharded(&[]));
+        trace(place, self.program.name(), args, f)
             .0
             .lower(platform)
             .module
@@ -56,23 +77,23 @@ impl Function {
 }
 
 fn trace(
+    (mesh, rules): (&Mesh, &Rules),
     name: &str,
     args: &[HostArray],
     f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
 ) -> (Builder, Layout) {
-    let (mesh, rules) = (Mesh::single(), Rules::unsharded(&[]));
     let leaf = |(i, (dtype, dims)): (usize, (DType, Vec<usize>))| {
         Leaf::new(&i.to_string(), dtype, &dims, &vec!["_"; dims.len()])
     };
     let types = args.iter().map(|a| (a.dtype(), a.dims().to_vec()));
     let leaves: Vec<Leaf> = types.enumerate().map(leaf).collect();
-    let layout = Layout::new(&mesh, &rules, &leaves).unwrap();
-    let mut builder = Builder::new(name, &mesh, &rules);
+    let layout = Layout::new(mesh, rules, &leaves).unwrap();
+    let mut builder = Builder::new(name, mesh, rules);
     let inputs = builder.input("args", &layout);
     let results = f(builder.graph(), &inputs);
     let types = results.iter().map(|t| (t.dtype(), t.dims()));
     let leaves: Vec<Leaf> = types.enumerate().map(leaf).collect();
-    let out = Layout::new(&mesh, &rules, &leaves).unwrap();
+    let out = Layout::new(mesh, rules, &leaves).unwrap();
     builder.output(&out, &results);
     (builder, layout)
 }

@@ -1,7 +1,9 @@
 //! Tiled attention, beside the dense masked form.
 
-use ferrotune_graph::{DType, Graph, HostArray, Tensor};
-use ferrotune_nn::{Places, Sequence, TileSizes, attend, attend_tiled, causal_mask};
+use ferrotune_graph::{DType, Graph, HostArray, Mesh, Rules, Tensor};
+use ferrotune_nn::{
+    Places, Sequence, TileSizes, attend, attend_documents, attend_tiled, causal_mask,
+};
 
 use crate::check::{Documents, Function, Noise, largest};
 
@@ -49,6 +51,14 @@ fn with_gradients(g: &Graph, x: &[Tensor], f: impl Fn(&[Tensor]) -> Tensor) -> V
         .collect()
 }
 
+type Traced<'a> = &'a dyn Fn(&Graph, &[Tensor]) -> Vec<Tensor>;
+
+/// The kernel of the host's processor, and the loop over tiles that is written elsewhere.
+const FORMS: [fn(&str, &[HostArray], Traced<'_>) -> Function; 2] = [
+    |name, args, f| Function::new(name, args, f),
+    |name, args, f| Function::portable(name, args, f),
+];
+
 fn close(found: &[HostArray], expected: &[HostArray], within: f64, what: &str) {
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
         let (a, b) = (a.as_slice::<f32>(), b.as_slice::<f32>());
@@ -78,15 +88,13 @@ fn tiles_compute_what_the_dense_form_does() {
         let expected = Function::new("dense", &args, |g, x| with_gradients(g, x, dense)).run(&args);
         for (forward, backward) in tiles {
             let sizes = TileSizes { forward, backward };
-            let f = Function::new("tiled", &args, |g, x| {
-                with_gradients(g, x, |x| tiled(x, sizes))
-            });
-            close(
-                &f.run(&args),
-                &expected,
-                2e-6,
-                &format!("{size:?} {sizes:?}"),
-            );
+            for make in FORMS {
+                let f = make("tiled", &args, &|g, x| {
+                    with_gradients(g, x, |x| tiled(x, sizes))
+                });
+                let name = format!("{size:?} {sizes:?}");
+                close(&f.run(&args), &expected, 2e-6, &name);
+            }
         }
     }
 }
@@ -102,19 +110,20 @@ fn documents_may_be_cut_in_any_way() {
     let first = Documents::random(&mut noise, size[0], size[1], 10);
     let args = arguments(&mut noise, size, &first);
     let expected = Function::new("dense", &args, |g, x| with_gradients(g, x, dense));
-    let found = Function::new("tiled", &args, |g, x| {
-        with_gradients(g, x, |x| tiled(x, sizes))
+    let found = FORMS.map(|make| {
+        make("tiled", &args, &|g, x| {
+            with_gradients(g, x, |x| tiled(x, sizes))
+        })
     });
     for longest in [1, 2, 7, 25, 60] {
         for _ in 0..5 {
             let documents = Documents::random(&mut noise, size[0], size[1], longest);
             let args = arguments(&mut noise, size, &documents);
-            close(
-                &found.run(&args),
-                &expected.run(&args),
-                2e-6,
-                &format!("documents up to {longest}"),
-            );
+            let expected = expected.run(&args);
+            for found in &found {
+                let name = format!("documents up to {longest}");
+                close(&found.run(&args), &expected, 2e-6, &name);
+            }
         }
     }
     // A batch without a single token.
@@ -125,7 +134,7 @@ fn documents_may_be_cut_in_any_way() {
         positions: vec![0; 180],
     };
     let args = arguments(&mut noise, size, &nothing);
-    for result in found.run(&args) {
+    for result in found.iter().flat_map(|found| found.run(&args)) {
         assert!(result.as_slice::<f32>().iter().all(|v| *v == 0.0));
     }
 }
@@ -145,7 +154,7 @@ fn rows_in_another_order_give_the_same_numbers_in_that_order() {
         .iter()
         .flat_map(|c| c * 8..c * 8 + 8)
         .collect();
-    let both = Function::new("orders", &args, |g, x| {
+    let traced = |g: &Graph, x: &[Tensor]| {
         let order = g.constant(HostArray::from_slice(&[48], &order).unwrap());
         let moved = |t: &Tensor| t.transpose(&[1, 0]).take(&order).transpose(&[1, 0]);
         let queries = Places::in_order(&x[3]);
@@ -163,9 +172,11 @@ fn rows_in_another_order_give_the_same_numbers_in_that_order() {
             .take(&order)
             .transpose(&[1, 0, 2, 3]);
         vec![out, expected]
-    });
-    let found = both.run(&args);
-    close(&found[..1], &found[1..], 2e-6, "reordered");
+    };
+    for make in FORMS {
+        let found = make("orders", &args, &traced).run(&args);
+        close(&found[..1], &found[1..], 2e-6, "reordered");
+    }
 }
 
 #[test]
@@ -245,4 +256,63 @@ fn half_width_operands_stay_near_the_dense_form() {
     .run(&args);
     let expected = Function::new("wide", &args, |g, x| with_gradients(g, x, dense)).run(&args);
     close(&found, &expected, 0.03, "bf16"); // operands and weights of eight bits
+}
+
+/// Rows of documents of these lengths, and padding after them.
+fn row(lengths: &[usize], tokens: usize) -> Documents {
+    let (mut segment_ids, mut positions) = (Vec::new(), Vec::new());
+    for (document, length) in lengths.iter().enumerate() {
+        segment_ids.extend(vec![document as i32 + 1; *length]);
+        positions.extend(0..*length as i32);
+    }
+    segment_ids.resize(tokens, 0);
+    positions.resize(tokens, 0);
+    Documents {
+        rows: 1,
+        tokens,
+        segment_ids,
+        positions,
+    }
+}
+
+#[test]
+fn documents_of_several_blocks_of_keys_are_read_whole() {
+    let size = [1, 1200, 1, 2, 8];
+    let sizes = TileSizes {
+        forward: (128, 128),
+        backward: (128, 128),
+    };
+    let documents = row(&[70, 1061, 40], 1200);
+    let args = arguments(&mut Noise::new(12), size, &documents);
+    let expected = Function::new("dense", &args, |g, x| with_gradients(g, x, dense)).run(&args);
+    let f = Function::new("tiled", &args, |g, x| {
+        with_gradients(g, x, |x| tiled(x, sizes))
+    });
+    close(&f.run(&args), &expected, 2e-6, "1061 keys");
+}
+
+#[test]
+fn devices_that_split_rows_and_tokens_attend_as_one() {
+    let size = [2, 64, 2, 2, 8];
+    let mut noise = Noise::new(13);
+    let documents = Documents::random(&mut noise, 2, 64, 30);
+    let args = arguments(&mut noise, size, &documents);
+    let attend = |g: &Graph, x: &[Tensor]| {
+        with_gradients(g, x, |x| {
+            let seq = Sequence {
+                segment_ids: x[3].clone(),
+                positions: x[4].clone(),
+            };
+            attend_documents(&x[0], &x[1], &x[2], &seq)
+        })
+    };
+    let expected = Function::new("dense", &args, |g, x| with_gradients(g, x, dense)).run(&args);
+    let axes = |name: &str| vec![name.to_owned()];
+    for (rows, tokens) in [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4)] {
+        let mesh = Mesh::new(&[("rows", rows), ("tokens", tokens)]).unwrap();
+        let rules = Rules::new([("batch", axes("rows")), ("tokens", axes("tokens"))]);
+        let f = Function::on((&mesh, &rules), "documents", &args, attend);
+        let name = format!("{rows} by {tokens} devices");
+        close(&f.run(&args), &expected, 2e-6, &name);
+    }
 }
