@@ -1,6 +1,7 @@
 //! The programs of a training step. Each is traced once per shape and loss, and called with a fixed list of groups.
 
 use ferrotune_batch::Field;
+use ferrotune_batch::Field;
 use ferrotune_graph::{DType, Mesh, Rules, Tensor};
 use ferrotune_models::{Feed, LayerKind, ModelConfig};
 use ferrotune_nn::{Combine, EntropyUse, HeadMode, Params};
@@ -37,6 +38,14 @@ impl Site<'_> {
             top_k: sizes.top_k,
             count: sizes.count,
         })
+    }
+
+    /// The arrays of a micro-batch whose rows have these fields.
+    fn rows(&self, rows: usize, width: usize, fields: &[Field]) -> Result<Layout, Error> {
+        let replayed = self.replayed();
+        Ok(batch::layout(
+            self.mesh, self.rules, rows, width, fields, replayed,
+        )?)
     }
 
     /// The tree of all parameters.
@@ -123,14 +132,7 @@ pub(crate) fn gradient_program(
             loss: loss.name.clone(),
         });
     }
-    let layout = batch::layout(
-        site.mesh,
-        site.rules,
-        rows,
-        width,
-        &loss.fields,
-        site.replayed(),
-    )?;
+    let layout = site.rows(rows, width, &loss.fields)?;
     let name = format!("{}_{}", if adds { "more" } else { "first" }, loss.name);
     let mut builder = Builder::new(&name, site.mesh, site.rules);
     let params = builder.input("params", site.params);
@@ -209,14 +211,7 @@ pub(crate) fn evaluation_program(
     rows: usize,
     width: usize,
 ) -> Result<GradientProgram, Error> {
-    let layout = batch::layout(
-        site.mesh,
-        site.rules,
-        rows,
-        width,
-        &loss.fields,
-        site.replayed(),
-    )?;
+    let layout = site.rows(rows, width, &loss.fields)?;
     let mut builder = Builder::new(&format!("evaluate_{}", loss.name), site.mesh, site.rules);
     let params = builder.input("params", site.params);
     let frozen = builder.input("frozen", site.frozen);
@@ -253,7 +248,7 @@ pub(crate) fn score_program(
     rows: usize,
     width: usize,
 ) -> Result<ScoreProgram, Error> {
-    let layout = batch::layout(site.mesh, site.rules, rows, width, &[], site.replayed())?;
+    let layout = site.rows(rows, width, &[])?;
     let mut builder = Builder::new("score", site.mesh, site.rules);
     let params = builder.input("params", site.params);
     let frozen = builder.input("frozen", site.frozen);

@@ -96,7 +96,7 @@ impl Run {
             begun: false,
             copy_time: Duration::ZERO,
             failed_saves: 0,
-            command: resume_command(args),
+            command: resume::command(args),
         };
         run.go_on_from(earlier.as_deref())?;
         run.run_dir
@@ -364,39 +364,5 @@ fn of_run_dir(error: RunDirError) -> Failure {
         Failure::refused(error)
     } else {
         Failure::failed(error)
-    }
-}
-
-/// The command that goes on with this run, as a shell takes it.
-fn resume_command(args: &TrainArgs) -> String {
-    let quote = |word: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=,:+@%".contains(c);
-        if !word.is_empty() && word.chars().all(plain) {
-            word.to_owned()
-        } else {
-            format!("'{}'", word.replace('\'', r"'\''"))
-        }
-    };
-    let recipe = args.recipe.display().to_string();
-    let words = std::iter::once(&recipe).chain(&args.overrides);
-    let words: Vec<String> = words.map(|word| quote(word)).collect();
-    format!("ferrotune train {} --resume", words.join(" "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_to_go_on_survives_a_shell() {
-        let args = TrainArgs {
-            recipe: "my recipe.toml".into(),
-            overrides: vec!["seed=7".to_owned(), "run.name=it's".to_owned()],
-            resume: false,
-        };
-        assert_eq!(
-            resume_command(&args),
-            r"ferrotune train 'my recipe.toml' seed=7 'run.name=it'\''s' --resume"
-        );
     }
 }

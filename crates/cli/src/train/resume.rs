@@ -7,6 +7,7 @@ use ferrotune_engine::{Error as EngineError, checkpoint};
 use ferrotune_recipe::{Recipe, Resolved};
 use ferrotune_rl::Error as RlError;
 
+use crate::args::TrainArgs;
 use crate::failure::{Failure, OrFail};
 use crate::run_dir::RunDir;
 use crate::terminal::say;
@@ -170,4 +171,38 @@ fn older(path: &Path) -> Option<PathBuf> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|it| step(it).is_some_and(|n| n < this) && it.join("manifest.json").exists())
         .max_by_key(|it| step(it))
+}
+
+/// The command that goes on with this run, as a shell takes it.
+pub(super) fn command(args: &TrainArgs) -> String {
+    let quote = |word: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=,:+@%".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word.to_owned()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    let recipe = args.recipe.display().to_string();
+    let words = std::iter::once(&recipe).chain(&args.overrides);
+    let words: Vec<String> = words.map(|word| quote(word)).collect();
+    format!("ferrotune train {} --resume", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_to_go_on_survives_a_shell() {
+        let args = TrainArgs {
+            recipe: "my recipe.toml".into(),
+            overrides: vec!["seed=7".to_owned(), "run.name=it's".to_owned()],
+            resume: false,
+        };
+        assert_eq!(
+            command(&args),
+            r"ferrotune train 'my recipe.toml' seed=7 'run.name=it'\''s' --resume"
+        );
+    }
 }
