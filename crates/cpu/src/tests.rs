@@ -198,6 +198,22 @@ fn numbers_that_are_none_stay_in_their_row() {
 }
 
 #[test]
+fn what_was_packed_before_does_not_fill_up_tiles() {
+    for turned in [false, true] {
+        let nothing = vec![bf16::NAN; 64 * 64];
+        let nothing = Matrix::new(&nothing, [64, 64], strides([64, 64], turned, 0));
+        let mut out = vec![0.0; 64 * 64];
+        bf16::multiply(nothing, nothing, &mut out, Threads::One);
+        let [m, k, n] = [40, 37, 41];
+        let (a, b) = (numbers::<bf16>(m * k, 1), numbers::<bf16>(k * n, 2));
+        let a = Matrix::new(&a, [m, k], strides([m, k], turned, 0));
+        let b = Matrix::new(&b, [k, n], strides([k, n], turned, 0));
+        bf16::multiply(a, b, &mut out[..m * n], Threads::One);
+        assert!(out[..m * n] == plain(a, b), "turned {turned}");
+    }
+}
+
+#[test]
 fn rounding_is_to_the_nearest_and_to_even() {
     for i in 0..200_000_u32 {
         let value = f32::from_bits(i.wrapping_mul(2_654_435_761));

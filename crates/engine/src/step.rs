@@ -1,7 +1,6 @@
 //! The programs of a training step. Each is traced once per shape and loss, and called with a fixed list of groups.
 
 use ferrotune_batch::Field;
-use ferrotune_batch::Field;
 use ferrotune_graph::{DType, Mesh, Rules, Tensor};
 use ferrotune_models::{Feed, LayerKind, ModelConfig};
 use ferrotune_nn::{Combine, EntropyUse, HeadMode, Params};
