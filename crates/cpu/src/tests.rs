@@ -143,6 +143,27 @@ fn packed_products_are_added_or_written_over() {
     packed_products_add_up::<f16>();
 }
 
+fn zeros_follow_packed_rows<T: Number>() {
+    let (a, b) = (numbers::<T>(40 * 64, 1), numbers::<T>(37 * 20, 2));
+    let b = Matrix::new(&b, [37, 20], [20, 1]);
+    let right = plain(Matrix::new(&a, [40, 37], [64, 1]), b);
+    let mut packed = Packed::default();
+    T::pack(b, &mut packed);
+    let mut sums = vec![f32::NAN; 64 * 32];
+    let a = Matrix::new(&a, [40, 64], [64, 1]);
+    T::multiply_packed(a, &packed, 20, &mut sums, 32, true);
+    for (row, right) in right.chunks(20).enumerate() {
+        assert_eq!(&sums[row * 32..][..20], right, "row {row}");
+    }
+}
+
+#[test]
+fn rows_of_zeros_follow_a_packed_operand() {
+    zeros_follow_packed_rows::<f32>();
+    zeros_follow_packed_rows::<bf16>();
+    zeros_follow_packed_rows::<f16>();
+}
+
 /// What training finds for a token must be what decoding finds for it alone.
 #[test]
 fn a_row_has_the_same_bits_alone_and_in_company() {

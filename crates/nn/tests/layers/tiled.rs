@@ -316,3 +316,31 @@ fn devices_that_split_rows_and_tokens_attend_as_one() {
         close(&f.run(&args), &expected, 2e-6, &name);
     }
 }
+
+#[test]
+fn numbers_that_are_none_leave_nothing_behind() {
+    let size = [1, 33, 1, 1, 8];
+    let sizes = TileSizes {
+        forward: (33, 33),
+        backward: (33, 33),
+    };
+    let documents = row(&[33], 33);
+    let mut args = arguments(&mut Noise::new(14), size, &documents);
+    let f = Function::new("tiled", &args, |g, x| {
+        with_gradients(g, x, |x| tiled(x, sizes))
+    });
+    let expected = f.run(&args);
+    let larger = [1, 128, 1, 1, 8];
+    let none = HostArray::from_slice(&[1, 128, 1, 8], &[f32::NAN; 1024]).unwrap();
+    let mut broken = arguments(&mut Noise::new(15), larger, &row(&[128], 128));
+    broken[0] = none;
+    let g = Function::new("none", &broken, |g, x| {
+        with_gradients(g, x, |x| tiled(x, sizes))
+    });
+    for _ in 0..20 {
+        g.run(&broken);
+        assert_eq!(f.run(&args), expected);
+    }
+    args[0] = HostArray::zeros(DType::F32, &[1, 33, 1, 8]);
+    assert_ne!(f.run(&args), expected);
+}

@@ -197,11 +197,8 @@ impl<T: Operand> Head<'_, T> {
                 }
                 round(exact, &mut weights[part]);
             }
-            for row in rows..depth {
-                weights[row * KEYS..][..wide].fill(T::nearest(0.0));
-                narrow_slopes[row * KEYS..][..wide].fill(T::nearest(0.0));
-            }
-            let of_pair = |values| Matrix::new(values, [depth, wide], [KEYS, 1]);
+            // Packing fills up with zeros what is no row of theirs.
+            let of_pair = |values| Matrix::new(values, [rows, wide], [KEYS, 1]);
             let width = padded(size);
             T::multiply_packed(
                 of_pair(narrow_slopes),
