@@ -53,8 +53,10 @@ fn with_gradients(g: &Graph, x: &[Tensor], f: impl Fn(&[Tensor]) -> Tensor) -> V
 
 type Traced<'a> = &'a dyn Fn(&Graph, &[Tensor]) -> Vec<Tensor>;
 
+type Form = fn(&str, &[HostArray], Traced<'_>) -> Function;
+
 /// The kernel of the host's processor, and the loop over tiles that is written elsewhere.
-const FORMS: [fn(&str, &[HostArray], Traced<'_>) -> Function; 2] = [
+const FORMS: [Form; 2] = [
     |name, args, f| Function::new(name, args, f),
     |name, args, f| Function::portable(name, args, f),
 ];
