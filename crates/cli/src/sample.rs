@@ -77,6 +77,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     };
     let each = |prompt| (0..args.n as u64).map(move |n| (prompt, n));
     let mut waiting = prompts.iter().flat_map(each);
+    let weights = sampler.weights(&[&weights]).or_fail()?;
     // In waves: the first answers are there before the last are begun, and no more of them are held than a wave has.
     loop {
         let wave = waiting.by_ref().take(ROWS);
@@ -85,7 +86,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
             return Ok(());
         }
         let answers = sampler
-            .generate(&[&weights], &wave, &mut |_, _| ())
+            .generate(&weights, &wave, &mut |_, _| ())
             .or_fail()?;
         for (request, answer) in wave.iter().zip(&answers) {
             show(args, &tokenizer, request, answer)?;

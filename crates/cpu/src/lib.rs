@@ -1,4 +1,4 @@
-//! Matrix products on the host's processor.
+//! Matrix products on the host's processor, and what is done to rows between them.
 //!
 //! XLA's own products for the CPU use half of a 512-bit vector unit; they copy operands that lie otherwise than they like, and
 //! widen narrow weights when there are few rows. The products here read any strides.
@@ -18,6 +18,7 @@ mod matrix;
 mod narrow;
 mod pack;
 mod packed;
+mod rows;
 mod softmax;
 mod target;
 mod team;
@@ -30,5 +31,6 @@ pub use element::{Number, multiply_rounded};
 pub use kept::{Lent, Loan, lend};
 pub use matrix::Matrix;
 pub use packed::Packed;
+pub use rows::{add, gate_with_silu, normalize, rotate};
 pub use softmax::{exponentials, largest};
 pub use threads::Threads;

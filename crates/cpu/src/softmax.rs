@@ -99,7 +99,7 @@ impl<T: Number> WithSimd for Exponentials<'_, T> {
 ///
 /// `e^x = 2^n · e^r` with `n` the nearest whole number to `x / ln 2` and a polynomial for `|r| ≤ ln 2 / 2`.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 · 2²³: adding it leaves whole numbers in the low bits.
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;

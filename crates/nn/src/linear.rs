@@ -47,3 +47,8 @@ pub fn project(x_btd: &Tensor, params: &Params, name: &str) -> Tensor {
     }
     y
 }
+
+/// Whether the layer `name` has an adapter.
+pub(crate) fn is_adapted(params: &Params, name: &str) -> bool {
+    params.find(&format!("{name}_lora_a")).is_some()
+}

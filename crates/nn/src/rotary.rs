@@ -5,8 +5,8 @@ use ferrotune_graph::{DType, Tensor};
 /// Cosines and sines of the rotation angles, f32 `[B,T,1,N/2]`, for the first `N` dimensions of each head.
 #[derive(Clone, Debug)]
 pub struct Rotation {
-    cos: Tensor,
-    sin: Tensor,
+    pub(crate) cos: Tensor,
+    pub(crate) sin: Tensor,
 }
 
 impl Rotation {
@@ -36,6 +36,14 @@ impl Rotation {
         Self {
             cos: cos * amplitude,
             sin: sin * amplitude,
+        }
+    }
+
+    /// The same angles, as a region is given them.
+    pub(crate) fn of(cos: &Tensor, sin: &Tensor) -> Self {
+        Self {
+            cos: cos.clone(),
+            sin: sin.clone(),
         }
     }
 }

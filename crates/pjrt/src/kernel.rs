@@ -21,6 +21,9 @@ pub(crate) use watch::Watch;
 ///     : (tensor<4xf32>) -> tensor<4xf32>
 /// ```
 ///
+/// An attribute `parts` lets a kernel read an input in place that lies inside of a larger array: a list of whole numbers, for
+/// each such input its index, the first element that is meant, how many dimensions there are, and these.
+///
 /// The function must not keep anything between calls: several devices call it at once. Outside of a manual region
 /// (`sdy.manual_computation`) every device calls it with the whole arrays.
 pub struct Kernel {
@@ -34,6 +37,9 @@ pub struct Kernel {
 impl Kernel {
     /// The target of every `custom_call` to a kernel.
     pub const TARGET: &'static str = "ferrotune_kernel";
+
+    /// The attribute that says which inputs are parts of larger arrays.
+    pub const PARTS: &'static str = call::PARTS;
 }
 
 impl fmt::Debug for Kernel {

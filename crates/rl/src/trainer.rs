@@ -164,7 +164,9 @@ impl Trainer {
     /// Name and per-device memory of every program that is compiled so far.
     pub fn program_memory(&self) -> Vec<(String, MemoryStats)> {
         let sampler = self.sampler.programs();
-        let sampler = sampler.map(|it| (it.name().to_owned(), it.memory()));
+        let sampler = sampler
+            .into_iter()
+            .map(|it| (it.name().to_owned(), it.memory()));
         self.engine
             .program_memory()
             .into_iter()
@@ -310,11 +312,12 @@ impl Trainer {
             group_size: grpo.group_size,
         };
         let requests = asked.requests(self.plan.seed, step, &self.plan.request);
-        let completions =
-            self.sampler
-                .generate(&self.engine.weights()?, &requests, &mut |done, total| {
-                    watch(Activity::Sampling { done, total })
-                })?;
+        let weights = self.sampler.weights(&self.engine.weights()?)?;
+        let completions = self
+            .sampler
+            .generate(&weights, &requests, &mut |done, total| {
+                watch(Activity::Sampling { done, total })
+            })?;
         Answers::judge(
             &asked,
             completions,
@@ -340,11 +343,12 @@ impl Trainer {
                 ..self.plan.request.clone()
             })
             .collect();
-        let completions =
-            self.sampler
-                .generate(&self.engine.weights()?, &requests, &mut |done, total| {
-                    watch(Activity::Evaluating { done, total })
-                })?;
+        let weights = self.sampler.weights(&self.engine.weights()?)?;
+        let completions = self
+            .sampler
+            .generate(&weights, &requests, &mut |done, total| {
+                watch(Activity::Evaluating { done, total })
+            })?;
         let mut solved = 0.0;
         for (problem, completion) in heldout.problems().iter().zip(&completions) {
             let strings = &self.plan.request.stop_strings;

@@ -20,7 +20,7 @@ pub struct SamplerConfig {
     /// Tokens that one dispatch of the decode program appends to each row, at most. Between dispatches rows that have
     /// finished are given to requests that wait, and stop strings are looked for.
     pub tokens_per_dispatch: usize,
-    /// Element type of activations, products and the cache. Weights are converted once per [`crate::Sampler::generate`].
+    /// Element type of activations, products and the cache. [`crate::Sampler::weights`] converts weights to it.
     pub compute: DType,
     /// Tokens that end any answer; a request may name more.
     pub stop_ids: Vec<u32>,
@@ -62,8 +62,7 @@ impl SamplerConfig {
         }
     }
 
-    /// Whether weights of linear layers are turned to `[out, in]` once per call: XLA multiplies few rows in half width with
-    /// them up to twice as fast.
+    /// Whether weights of linear layers are turned to `[out, in]`: products of a few rows in half width read them as they lie.
     pub(crate) fn turns_weights(&self) -> bool {
         self.compute != DType::F32
     }

@@ -3,7 +3,7 @@
 //! [`Sampler::new`] traces and compiles programs over [`ferrotune_models::Decoder`]: *admit* reads prompts into free rows of
 //! a cache, *decode* appends several tokens per dispatch to all rows. A row whose answer is complete is given to the next
 //! request while the others go on. Cache and decoding state are moved from dispatch to dispatch, so they are updated in
-//! place; the weights are borrowed from whoever trains them, and converted once per call. The host reads only tokens and
+//! place; the weights are borrowed from whoever trains them, and converted once for any number of calls. The host reads only tokens and
 //! log-probs.
 //!
 //! The answer to a [`Request`] depends on the request alone, not on its row, on the other rows or on when it began: the
@@ -30,7 +30,8 @@
 //! };
 //! let sampler = Sampler::new(client, rules, model, &[weights.layout()], config)?;
 //! let request = Request { prompt: vec![1, 17, 4], seed: 7, max_new_tokens: 32, ..Request::default() };
-//! let answers = sampler.generate(&[weights], &[request], &mut |done, total| println!("{done} of {total}"))?;
+//! let weights = sampler.weights(&[weights])?;
+//! let answers = sampler.generate(&weights, &[request], &mut |done, total| println!("{done} of {total}"))?;
 //! println!("{:?} {:?}", answers[0].tokens, answers[0].finish);
 //! # Ok(())
 //! # }
@@ -57,4 +58,4 @@ pub use config::SamplerConfig;
 pub use error::{Error, Result};
 pub use refusal::Refusal;
 pub use request::{Completion, Finish, MIN_TEMPERATURE, Request};
-pub use sampler::Sampler;
+pub use sampler::{Sampler, Weights};

@@ -23,10 +23,37 @@ pub struct Sampler {
     config: SamplerConfig,
     vocab_size: usize,
     layouts: Layouts,
+    /// `None` if the layers can read the weights as they lie.
+    ready: Option<Program>,
     begin: Program,
     admit: Program,
     decode: Program,
     tokenizer: Option<Tokenizer>,
+}
+
+/// A model's weights as the layers of one sampler read them: borrowed, or converted.
+pub struct Weights<'a>(Ready<'a>);
+
+enum Ready<'a> {
+    AsGiven(&'a Group),
+    Made(Group),
+}
+
+impl Weights<'_> {
+    /// Waits until they are there.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    pub fn wait(&self) -> Result<()> {
+        Ok(self.group().wait()?)
+    }
+
+    fn group(&self) -> &Group {
+        match &self.0 {
+            Ready::AsGiven(group) => group,
+            Ready::Made(group) => group,
+        }
+    }
 }
 
 /// What stays on the device while requests are answered.
@@ -50,7 +77,7 @@ impl Sampler {
     /// included.
     ///
     /// Rows are split over the mesh axes that `rules` gives to `batch`, on the mesh of the weights. Everything else is
-    /// whole on every device: sharded weights are gathered once per [`Sampler::generate`].
+    /// whole on every device: sharded weights are gathered once, by [`Sampler::weights`].
     ///
     /// # Errors
     /// Settings that contradict the model or the mesh, weights of another model, or a failure to compile.
@@ -69,8 +96,11 @@ impl Sampler {
             .collect();
         let weights = &weights[..];
         check_weights(model, weights)?;
-        let config = with_enough_rows(rules, model, weights, config)?;
         let blueprint = Blueprint::new(rules, model, weights, &config)?;
+        let ready = match blueprint.layouts.weights_are_ready() {
+            true => None,
+            false => Some(blueprint.ready().compile(client)?),
+        };
         let begin = blueprint.begin().compile(client)?;
         let admit = blueprint.admit().compile(client)?;
         let decode = blueprint.decode().compile(client)?;
@@ -79,6 +109,7 @@ impl Sampler {
             client: client.clone(),
             vocab_size: model.vocab_size,
             layouts,
+            ready,
             begin,
             admit,
             decode,
@@ -95,15 +126,38 @@ impl Sampler {
         }
     }
 
-    /// What the sampler was compiled for. In bf16 and f16 a device has two rows at least.
+    /// What the sampler was compiled for.
     pub fn config(&self) -> &SamplerConfig {
         &self.config
     }
 
-    /// The programs, in the order in which they run first: *begin* makes an empty cache and weights as the layers read them,
-    /// *admit* reads prompts into rows, *decode* appends tokens.
-    pub fn programs(&self) -> [&Program; 3] {
-        [&self.begin, &self.admit, &self.decode]
+    /// The programs, in the order in which they run first: *ready* makes weights as the layers read them, if they do not lie
+    /// like that; *begin* an empty cache; *admit* reads prompts into rows, *decode* appends tokens.
+    pub fn programs(&self) -> Vec<&Program> {
+        let always = [&self.begin, &self.admit, &self.decode];
+        self.ready.iter().chain(always).collect()
+    }
+
+    /// The weights as the layers read them, for any number of calls of [`Sampler::generate`]: converted, turned, gathered.
+    ///
+    /// # Errors
+    /// Weights of another layout than the sampler was built for, or a failure of the device.
+    pub fn weights<'a>(&self, weights: &[&'a Group]) -> Result<Weights<'a>> {
+        let weights: Vec<&Group> = weights
+            .iter()
+            .copied()
+            .filter(|it| !it.is_empty())
+            .collect();
+        self.check_given(&weights)?;
+        let Some(ready) = &self.ready else {
+            return Ok(Weights(Ready::AsGiven(weights[0])));
+        };
+        let given = weights
+            .iter()
+            .map(|group| Argument::Borrowed(group))
+            .collect();
+        let [made] = groups(ready.call(given)?);
+        Ok(Weights(Ready::Made(made)))
     }
 
     /// Answers the requests, in their order; `on_progress(finished, total)` is called after every dispatch of tokens.
@@ -111,20 +165,19 @@ impl Sampler {
     /// Requests take rows in their order. Rows that have finished are given to those that wait, while the others go on.
     ///
     /// # Errors
-    /// Requests that the sampler cannot serve (all are named, and nothing is run), weights of another layout than it was
-    /// built for, numbers that are not finite, or a failure of the device.
+    /// Requests that the sampler cannot serve (all are named, and nothing is run), weights that another sampler made ready,
+    /// numbers that are not finite, or a failure of the device.
     pub fn generate(
         &self,
-        weights: &[&Group],
+        weights: &Weights<'_>,
         requests: &[Request],
         on_progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Vec<Completion>> {
-        let weights: Vec<&Group> = weights
-            .iter()
-            .copied()
-            .filter(|it| !it.is_empty())
-            .collect();
-        self.check_given(&weights)?;
+        let weights = weights.group();
+        if weights.layout() != &self.layouts.ready {
+            let reason = difference(weights.layout(), &self.layouts.ready);
+            return Err(Error::Weights { reason });
+        }
         self.check(requests)?;
         let mut answers = Answers::new(
             &self.config,
@@ -136,8 +189,7 @@ impl Sampler {
         if rows.is_idle() {
             return Ok(answers.into_completions());
         }
-        let (ready, mut run) = self.begin(&weights)?;
-        let weights = ready.as_ref().unwrap_or(weights[0]);
+        let mut run = self.begin()?;
         while !rows.is_idle() {
             while let Some(admission) = rows.admit() {
                 run = self.admit(weights, run, &admission.arrays()?)?;
@@ -185,24 +237,14 @@ impl Sampler {
         }
     }
 
-    /// An empty cache, and the weights as the layers read them unless they lie like that already.
-    fn begin(&self, weights: &[&Group]) -> Result<(Option<Group>, Run)> {
-        let (ready, [cache, state]) = if self.layouts.weights_are_ready() {
-            (None, groups(self.begin.call(vec![])?))
-        } else {
-            let given = weights
-                .iter()
-                .map(|group| Argument::Borrowed(group))
-                .collect();
-            let [ready, cache, state] = groups(self.begin.call(given)?);
-            (Some(ready), [cache, state])
-        };
-        let run = Run {
+    /// An empty cache, and rows without requests.
+    fn begin(&self) -> Result<Run> {
+        let [cache, state] = groups(self.begin.call(vec![])?);
+        Ok(Run {
             cache,
             state,
             asked: None,
-        };
-        Ok((ready, run))
+        })
     }
 
     fn admit(&self, weights: &Group, run: Run, admission: &[HostArray]) -> Result<Run> {
@@ -244,21 +286,6 @@ impl Sampler {
         };
         Ok((run, emitted))
     }
-}
-
-/// With two rows on a device at least, for half-width types: for a single one XLA widens all weights to f32 first.
-fn with_enough_rows(
-    rules: &Rules,
-    model: &ModelConfig,
-    weights: &[&Layout],
-    config: SamplerConfig,
-) -> Result<SamplerConfig> {
-    let devices = Blueprint::new(rules, model, weights, &config)?
-        .layouts
-        .devices;
-    let single = config.batch == devices && config.compute != DType::F32;
-    let batch = if single { 2 * devices } else { config.batch };
-    Ok(SamplerConfig { batch, ..config })
 }
 
 fn groups<const N: usize>(results: Vec<Group>) -> [Group; N] {

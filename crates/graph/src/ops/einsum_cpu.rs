@@ -7,7 +7,7 @@ use half::bf16;
 use crate::emit::Emitter;
 use crate::ops::einsum::Einsum;
 use crate::ops::einsum_text::Operand;
-use crate::ops::kernel::call_text;
+use crate::ops::kernel::{Given, call_text};
 use crate::tensor_type::TensorType;
 
 /// A contraction as a batch of products of matrices; sizes and strides in elements.
@@ -22,9 +22,6 @@ struct Products {
     /// Rows, elements summed over, columns.
     dims: [usize; 3],
 }
-
-/// Where the operands begin in the arrays that the kernel is given.
-type First = [usize; 2];
 
 /// Fewer elements in all are better left to XLA, which may fuse the product with what is around it.
 const WORTH_A_CALL: usize = 1 << 16;
@@ -55,7 +52,6 @@ impl Einsum {
         if elements < WORTH_A_CALL || summed < NARROWEST || columns < NARROWEST {
             return None;
         }
-        let (left, right) = (out.view(&lhs.name, &lhs.ty), out.view(&rhs.name, &rhs.ty));
         out.chose("product of the host's processor");
         out.needs_kernel(&PRODUCT);
         let integers =
@@ -65,13 +61,11 @@ impl Einsum {
             ("left", integers(&products.left)),
             ("right", integers(&products.right)),
             ("dims", integers(&products.dims)),
-            ("first", integers(&[left.first, right.first])),
         ];
         let text = call_text(
             &PRODUCT,
             &attributes,
-            &[&left.of, &right.of],
-            &[left.ty, right.ty],
+            &[lhs, rhs].map(|it| Given::new(out, &it.name, &it.ty)),
             std::slice::from_ref(result),
         );
         Some(out.assign(text))
@@ -146,27 +140,11 @@ fn run(call: &mut KernelCall<'_>) -> Result<(), String> {
         right: list("right")?,
         dims: dims.try_into().map_err(|_| "`dims` are three")?,
     };
-    let first: First = list("first")?.try_into().map_err(|_| "`first` are two")?;
     let (inputs, outputs) = call.parts();
     match (inputs[0].dtype(), outputs[0].dtype()) {
-        (DType::F32, _) => products.run(
-            inputs,
-            first,
-            outputs[0].as_mut_slice::<f32>()?,
-            f32::multiply,
-        ),
-        (_, DType::F32) => products.run(
-            inputs,
-            first,
-            outputs[0].as_mut_slice::<f32>()?,
-            bf16::multiply,
-        ),
-        _ => products.run(
-            inputs,
-            first,
-            outputs[0].as_mut_slice::<bf16>()?,
-            multiply_rounded,
-        ),
+        (DType::F32, _) => products.run(inputs, outputs[0].as_mut_slice::<f32>()?, f32::multiply),
+        (_, DType::F32) => products.run(inputs, outputs[0].as_mut_slice::<f32>()?, bf16::multiply),
+        _ => products.run(inputs, outputs[0].as_mut_slice::<bf16>()?, multiply_rounded),
     }
 }
 
@@ -175,7 +153,6 @@ impl Products {
     fn run<T: ferrotune_pjrt::Element + Number, O: Send>(
         &self,
         inputs: &[KernelInput<'_>],
-        begin: First,
         out: &mut [O],
         multiply: impl Fn(Matrix<'_, T>, Matrix<'_, T>, &mut [O], Threads) + Sync,
     ) -> Result<(), String> {
@@ -183,9 +160,9 @@ impl Products {
         let [rows, summed, columns] = self.dims;
         let one = |number: usize, out: &mut [O], threads| {
             let (first, strides) = self.part(&self.left, number);
-            let a = Matrix::new(&left[begin[0] + first..], [rows, summed], strides);
+            let a = Matrix::new(&left[first..], [rows, summed], strides);
             let (first, strides) = self.part(&self.right, number);
-            let b = Matrix::new(&right[begin[1] + first..], [summed, columns], strides);
+            let b = Matrix::new(&right[first..], [summed, columns], strides);
             multiply(a, b, out, threads);
         };
         let count: usize = self.batch.iter().product();

@@ -7,7 +7,7 @@
 use ferrotune_pjrt::{Attribute, Kernel, Platform};
 
 use crate::arena::{Arena, Graph, RegionId};
-use crate::emit::Emitter;
+use crate::emit::{Emitter, View};
 use crate::liveness::Live;
 use crate::op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 use crate::ops::list;
@@ -49,18 +49,42 @@ impl std::fmt::Debug for KernelCall {
 impl KernelCall {
     fn write_call(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         out.needs_kernel(&self.rule.kernel);
-        let inputs: Vec<&str> = site.inputs[..self.operands]
-            .iter()
-            .map(String::as_str)
+        let names = site.inputs[..self.operands].iter();
+        let operands: Vec<Given> = names
+            .zip(&site.input_types)
+            .map(|(name, ty)| Given::new(out, name, ty))
             .collect();
         let text = call_text(
             &self.rule.kernel,
             &self.attributes,
-            &inputs,
-            &site.input_types[..self.operands],
+            &operands,
             &site.output_types,
         );
         out.assign_many(site.output_types.len(), text)
+    }
+}
+
+/// An operand, and the array that holds its elements.
+pub(crate) struct Given {
+    dims: Vec<usize>,
+    view: View,
+}
+
+impl Given {
+    pub(crate) fn new(out: &Emitter<'_>, name: &str, ty: &TensorType) -> Self {
+        Self {
+            dims: ty.dims.clone(),
+            view: out.view(name, ty),
+        }
+    }
+
+    /// What the attribute of parts says of operand number `index`, if it is not the whole array.
+    fn part(&self, index: usize) -> Vec<usize> {
+        if self.view.ty.dims == self.dims {
+            return Vec::new();
+        }
+        let head = [index, self.view.first, self.dims.len()];
+        [&head, &self.dims[..]].concat()
     }
 }
 
@@ -68,27 +92,32 @@ impl KernelCall {
 pub(crate) fn call_text(
     kernel: &Kernel,
     attributes: &Attributes,
-    inputs: &[&str],
-    input_types: &[TensorType],
+    operands: &[Given],
     output_types: &[TensorType],
 ) -> String {
+    let parts = operands.iter().enumerate().flat_map(|(i, it)| it.part(i));
+    let parts: Vec<i64> = parts.map(|number| number as i64).collect();
+    let parts = (!parts.is_empty()).then_some((Kernel::PARTS, Attribute::Integers(parts)));
     let attributes: String = attributes
         .iter()
+        .chain(&parts)
         .map(|(name, value)| format!(", {} = {}", crate::literal::quoted(name), value.to_mlir()))
         .collect();
     let types = |types: &[TensorType]| {
         let types: Vec<String> = types.iter().map(TensorType::to_string).collect();
         types.join(", ")
     };
+    let inputs: Vec<&str> = operands.iter().map(|it| it.view.of.as_str()).collect();
+    let input_types: Vec<TensorType> = operands.iter().map(|it| it.view.ty.clone()).collect();
     format!(
         "stablehlo.custom_call @{}({}) {{api_version = 4 : i32, backend_config = {{kernel = {}{attributes}}}, \
          operand_layouts = {}, result_layouts = {}}} : ({}) -> ({})",
         Kernel::TARGET,
         inputs.join(", "),
         crate::literal::quoted(kernel.name),
-        row_major(input_types),
+        row_major(&input_types),
         row_major(output_types),
-        types(input_types),
+        types(&input_types),
         types(output_types),
     )
 }
@@ -158,7 +187,7 @@ impl Graph {
         for (i, (name, _)) in attributes.iter().enumerate() {
             let again = attributes[..i].iter().any(|(other, _)| other == name);
             assert!(
-                *name != "kernel" && !again,
+                !["kernel", Kernel::PARTS].contains(name) && !again,
                 "an attribute of the kernel `{}` cannot be called `{name}`: the name is taken",
                 rule.kernel.name
             );

@@ -3,7 +3,7 @@
 use ferrotune_graph::{DType, Tensor};
 use ferrotune_nn::{CacheView, Params, attend_cache, attend_documents, project, rotate};
 
-use super::{Decoder, Reach};
+use super::{Decoder, InCache, Reach};
 
 impl Decoder<'_> {
     /// Normed `x [B,T,D]` → what attention adds to the stream, `[B,T,D]`, and what a cache holds.
@@ -49,7 +49,6 @@ impl Decoder<'_> {
 
 /// `q [B,T,H,E]`, `k` and `v` `[B,T,K,E]` → what each query reads, `[B,T,H,E]`, and what a cache holds.
 fn mix(q: &Tensor, k: &Tensor, v: &Tensor, reach: &Reach<'_>) -> (Tensor, Vec<Tensor>) {
-    let slots_last = |t: &Tensor| t.transpose(&[0, 2, 1, 3]);
     match reach {
         Reach::Rows {
             seq,
@@ -60,27 +59,34 @@ fn mix(q: &Tensor, k: &Tensor, v: &Tensor, reach: &Reach<'_>) -> (Tensor, Vec<Te
             let mixed = attend_documents(&rotate(q, rotation), &k, &v, seq);
             (mixed, if *keep { vec![k, v] } else { vec![] })
         }
-        Reach::Cache {
-            rotation,
-            held,
-            repeat,
-            slot,
-            first,
-        } => {
-            let zero = slot.scalar_like(0.0);
-            let store = |whole: &Tensor, new: &Tensor| {
-                let new = slots_last(new).expand(0);
-                whole.dynamic_update_slice(&new, &[*repeat, &zero, &zero, *slot, &zero])
-            };
-            let view = CacheView {
-                keys: store(&held[0], &rotate(k, rotation)),
-                values: store(&held[1], v),
-                layer: (*repeat).clone(),
-                first: (*first).clone(),
-                last: (*slot).clone(),
-            };
-            let mixed = attend_cache(&rotate(q, rotation), &view);
-            (mixed, vec![view.keys, view.values])
-        }
+        Reach::Cache(at) => mix_cached(&rotate(q, at.rotation), &rotate(k, at.rotation), v, at),
     }
+}
+
+/// The same for one more token of each row, all rotated: keys and values are put into the cache and read there.
+pub(super) fn mix_cached(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    at: &InCache<'_>,
+) -> (Tensor, Vec<Tensor>) {
+    let zero = at.slot.scalar_like(0.0);
+    let store = |whole: &Tensor, new: &Tensor| {
+        let new = slots_last(new).expand(0);
+        whole.dynamic_update_slice(&new, &[at.repeat, &zero, &zero, at.slot, &zero])
+    };
+    let view = CacheView {
+        keys: store(&at.held[0], k),
+        values: store(&at.held[1], v),
+        layer: at.repeat.clone(),
+        first: at.first.clone(),
+        last: at.slot.clone(),
+    };
+    let mixed = attend_cache(q, &view);
+    (mixed, vec![view.keys, view.values])
+}
+
+/// `[B,T,K,E]` → `[B,K,T,E]`.
+fn slots_last(heads: &Tensor) -> Tensor {
+    heads.transpose(&[0, 2, 1, 3])
 }

@@ -9,7 +9,7 @@ use ferrotune_nn::{
     gated_delta_state, project, rms_norm,
 };
 
-use super::{Decoder, Reach};
+use super::{Decoder, InCache, Reach};
 use crate::config::DeltaSizes;
 
 /// Tokens that the rule computes at once.
@@ -101,7 +101,7 @@ fn convolve(qkv: &Tensor, weight: &Tensor, reach: &Reach<'_>) -> (Tensor, Option
             let kept = keep.then(|| last_inputs(qkv, seq, back));
             (causal_convolution(qkv, weight, seq), kept)
         }
-        Reach::Cache { held, repeat, .. } => {
+        Reach::Cache(InCache { held, repeat, .. }) => {
             let (out, next) = convolution_step(&of_repeat(&held[1], repeat), qkv, weight);
             (out, Some(store(&held[1], &next, repeat)))
         }
@@ -123,7 +123,7 @@ fn apply(inputs: &DeltaInputs, reach: &Reach<'_>) -> (Tensor, Option<Tensor>) {
             let (read, state) = gated_delta_state(inputs, seq, CHUNK);
             (read, keep.then_some(state))
         }
-        Reach::Cache { held, repeat, .. } => {
+        Reach::Cache(InCache { held, repeat, .. }) => {
             let one = |t: &Tensor| {
                 let dims = t.dims();
                 t.reshape(&[&dims[..1], &dims[2..]].concat())

@@ -84,7 +84,7 @@ impl Decoder<'_> {
             .expect("a layer with experts has their sizes");
         let counted = match reach {
             Reach::Rows { seq, .. } => seq.segment_ids.gt(&seq.segment_ids.scalar_like(0.0)),
-            Reach::Cache { .. } => g.full(1.0, DType::Pred, &x.dims()[..2]),
+            Reach::Cache(_) => g.full(1.0, DType::Pred, &x.dims()[..2]),
         };
         let given: Vec<Tensor> = [x, &counted].into_iter().chain(replay).cloned().collect();
         let mixed = by_tokens(&given, (&[3, 3], &[1, 1]), |given| {

@@ -12,6 +12,7 @@ mod cache;
 mod delta;
 mod feed_forward;
 mod stacks;
+mod step;
 
 use ferrotune_graph::{DType, Graph, Policy, Tensor};
 use ferrotune_nn::{EntropyUse, Head, HeadSettings, Params, Rotation, Sequence, rms_norm};
@@ -50,17 +51,20 @@ enum Reach<'a> {
         keep: bool,
     },
     /// They are in a cache, and the rows have one more token each.
-    Cache {
-        rotation: &'a Rotation,
-        /// The cache's tensors for this place of the block, of all repeats.
-        held: Vec<Tensor>,
-        /// Which repeat, s32 scalar.
-        repeat: &'a Tensor,
-        /// Slot of the new token, s32 scalar.
-        slot: &'a Tensor,
-        /// First slot that each row reads, s32 `[B]`.
-        first: &'a Tensor,
-    },
+    Cache(InCache<'a>),
+}
+
+/// Where one more token of each row goes.
+struct InCache<'a> {
+    rotation: &'a Rotation,
+    /// The cache's tensors for this place of the block, of all repeats.
+    held: Vec<Tensor>,
+    /// Which repeat, s32 scalar.
+    repeat: &'a Tensor,
+    /// Slot of the new token, s32 scalar.
+    slot: &'a Tensor,
+    /// First slot that each row reads, s32 `[B]`.
+    first: &'a Tensor,
 }
 
 /// What a layer gives.
@@ -110,6 +114,11 @@ impl Decoder<'_> {
         reach: &Reach<'_>,
         replay: Option<&Tensor>,
     ) -> LayerOut {
+        if let Reach::Cache(at) = reach
+            && self.is_plain(kind, params)
+        {
+            return self.step(params, x, at);
+        }
         let g = self.graph();
         let (mixed, held) = match kind.mixer {
             Mixer::Attention => g.scope("attn", || {

@@ -3,7 +3,7 @@
 use ferrotune_graph::{DType, Policy, Residual, Tensor};
 use ferrotune_nn::{Params, Rotation};
 
-use super::{Cache, Decoder, Reach};
+use super::{Cache, Decoder, InCache, Reach};
 use crate::config::{Feed, LayerKind, Stack};
 
 /// What the experts of one stack did: for each place of the block that has them, three tensors with the repeats in front.
@@ -159,13 +159,13 @@ impl Decoder<'_> {
                 let repeat = g.scalar(repeat as f64, DType::S32);
                 for (place, kind) in stack.block.iter().enumerate() {
                     let mine = begin + 2 * place;
-                    let reach = Reach::Cache {
+                    let reach = Reach::Cache(InCache {
                         rotation,
                         held: held[mine..mine + 2].to_vec(),
                         repeat: &repeat,
                         slot,
                         first,
-                    };
+                    });
                     let params = layers.next().expect("there are parameters of every layer");
                     let scope = stack.prefix(place);
                     let out = g.scope(&scope, || self.layer(*kind, params, &x, &reach, None));

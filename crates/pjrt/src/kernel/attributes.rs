@@ -25,6 +25,17 @@ impl<'a> Attributes<'a> {
         self.find(name)?.decode().ok_or_else(unknown)
     }
 
+    /// The whole numbers of this name, if there are any.
+    pub(super) fn find_integers(&self, name: &str) -> Result<Option<Vec<i64>>, String> {
+        let Some(found) = self.look_for(name) else {
+            return Ok(None);
+        };
+        match found.decode() {
+            Some(Attribute::Integers(values)) => Ok(Some(values)),
+            _ => Err(format!("attribute '{name}' is not a list of whole numbers")),
+        }
+    }
+
     /// The attribute of this name, which is text, without a copy.
     pub(super) fn text(&self, name: &str) -> Result<&'a [u8], String> {
         let found = self.find(name)?;
@@ -36,6 +47,11 @@ impl<'a> Attributes<'a> {
     }
 
     fn find(&self, name: &str) -> Result<Found, String> {
+        let absent = || format!("the call has no attribute '{name}'");
+        self.look_for(name).ok_or_else(absent)
+    }
+
+    fn look_for(&self, name: &str) -> Option<Found> {
         let len = self.0.size as usize;
         // SAFETY: `of` vouches for the three arrays of this length.
         let (kinds, names, values) = unsafe {
@@ -47,13 +63,11 @@ impl<'a> Attributes<'a> {
         };
         // SAFETY: `of` vouches for the names.
         let own = |span: &*const ByteSpan| unsafe { bytes_of(*span) };
-        match names.iter().position(|span| own(span) == name.as_bytes()) {
-            Some(index) => Ok(Found {
-                kind: kinds[index],
-                value: values[index].cast(),
-            }),
-            None => Err(format!("the call has no attribute '{name}'")),
-        }
+        let index = names.iter().position(|span| own(span) == name.as_bytes())?;
+        Some(Found {
+            kind: kinds[index],
+            value: values[index].cast(),
+        })
     }
 }
 

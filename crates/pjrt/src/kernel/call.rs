@@ -1,6 +1,6 @@
 //! What a kernel sees of a call: checked views of XLA's buffers and attributes.
 
-use std::ffi::c_int;
+use std::{borrow::Cow, ffi::c_int};
 
 use super::{Attribute, attributes::Attributes};
 use crate::{
@@ -22,7 +22,7 @@ pub struct KernelCall<'a> {
 pub struct KernelInput<'a> {
     index: usize,
     dtype: DType,
-    dims: &'a [usize],
+    dims: Cow<'a, [usize]>,
     bytes: &'a [u8],
 }
 
@@ -117,7 +117,7 @@ impl KernelInput<'_> {
     /// The dimensions, major first; empty for a scalar.
     #[must_use]
     pub fn dims(&self) -> &[usize] {
-        self.dims
+        &self.dims
     }
 
     /// The elements, row-major. Truth values can be read as `bool` or as bytes, 8-bit floats as bytes.
@@ -196,11 +196,11 @@ impl<'a> KernelCall<'a> {
             Ok(KernelInput {
                 index,
                 dtype,
-                dims,
+                dims: Cow::Borrowed(dims),
                 bytes,
             })
         });
-        let inputs = inputs.collect::<Result<Vec<_>, String>>()?;
+        let mut inputs = inputs.collect::<Result<Vec<_>, String>>()?;
         let mut outputs: Vec<KernelOutput<'a>> = Vec::with_capacity(rets.len());
         for (index, &buffer) in rets.iter().enumerate() {
             // SAFETY: as above.
@@ -228,6 +228,9 @@ impl<'a> KernelCall<'a> {
         }
         // SAFETY: passed on to the caller.
         let attributes = unsafe { Attributes::of(&frame.attrs) };
+        if let Some(parts) = attributes.find_integers(PARTS)? {
+            take_parts(&mut inputs, &parts)?;
+        }
         Ok(KernelCall {
             inputs,
             outputs,
@@ -260,6 +263,33 @@ impl<'a> KernelCall<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// The attribute that says which inputs are given as part of a larger array: for each its index, its first element there, how
+/// many dimensions it has, and these.
+pub(super) const PARTS: &str = "parts";
+
+/// Leaves of the inputs the parts that are meant.
+fn take_parts(inputs: &mut [KernelInput<'_>], parts: &[i64]) -> Result<(), String> {
+    let wrong = || format!("attribute '{PARTS}' does not describe parts of the inputs");
+    let parts: Option<Vec<usize>> = parts.iter().map(|p| usize::try_from(*p).ok()).collect();
+    let parts = parts.ok_or_else(wrong)?;
+    let mut rest = &parts[..];
+    while let &[index, first, rank, ref more @ ..] = rest {
+        let (dims, more) = more.split_at_checked(rank).ok_or_else(wrong)?;
+        let input = inputs.get_mut(index).ok_or_else(wrong)?;
+        let begin = byte_len(input.dtype, &[first]).map_err(|error| error.to_string())?;
+        let len = byte_len(input.dtype, dims).map_err(|error| error.to_string())?;
+        let end = begin.checked_add(len).ok_or_else(wrong)?;
+        input.bytes = input.bytes.get(begin..end).ok_or_else(wrong)?;
+        input.dims = Cow::Owned(dims.to_vec());
+        rest = more;
+    }
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(wrong())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The programs: begin, admit, decode.
+//! The programs: ready, begin, admit, decode.
 //!
 //! The slots of a row's cache are a ring. All rows of a device write the same slot at one step, and the next one at the next
 //! step; what differs is how far a row looks back. A prompt is put into the slots before the one that is written next, so a
@@ -146,28 +146,30 @@ impl<'a> Blueprint<'a> {
         }
     }
 
-    /// weights → (weights as the layers read them, an empty cache, the state of rows without requests).
-    ///
-    /// The weights are on neither side if the layers can read them as they lie.
+    /// weights → weights as the layers read them.
+    pub(crate) fn ready(&self) -> Builder {
+        let mut builder = self.builder("ready");
+        let given = self.layouts.weights.iter().enumerate();
+        let given = given.map(|(i, layout)| builder.input(&format!("weights/{i}"), layout));
+        let weights: Vec<Tensor> = given.flatten().collect();
+        let specs = self.layouts.ready.specs();
+        let ready = weights.iter().zip(specs).map(|(tensor, spec)| {
+            let tensor = tensor.convert(spec.dtype);
+            let tensor = if self.config.turns(&spec.name, tensor.rank()) {
+                turn(&tensor)
+            } else {
+                tensor
+            };
+            tensor.shard(&vec!["_"; tensor.rank()])
+        });
+        builder.output(&self.layouts.ready, &ready.collect::<Vec<_>>());
+        builder
+    }
+
+    /// () → (an empty cache, the state of rows without requests).
     pub(crate) fn begin(&self) -> Builder {
         let mut builder = self.builder("begin");
         let g = builder.graph().clone();
-        if !self.layouts.weights_are_ready() {
-            let given = self.layouts.weights.iter().enumerate();
-            let given = given.map(|(i, layout)| builder.input(&format!("weights/{i}"), layout));
-            let weights: Vec<Tensor> = given.flatten().collect();
-            let specs = self.layouts.ready.specs();
-            let ready = weights.iter().zip(specs).map(|(tensor, spec)| {
-                let tensor = tensor.convert(spec.dtype);
-                let tensor = if self.config.turns(&spec.name, tensor.rank()) {
-                    turn(&tensor)
-                } else {
-                    tensor
-                };
-                tensor.shard(&vec!["_"; tensor.rank()])
-            });
-            builder.output(&self.layouts.ready, &ready.collect::<Vec<_>>());
-        }
         let blank = |layout: &Layout| -> Vec<Tensor> {
             let specs = layout.specs().iter();
             // A row without a request has finished.

@@ -27,7 +27,7 @@ fn a_finished_row_is_refilled_while_the_other_goes_on() {
         .collect();
     let mut finished = Vec::new();
     sampler
-        .generate(&[&fixture.weights], &requests, &mut |done, _| {
+        .generate(&fixture.ready(&sampler), &requests, &mut |done, _| {
             finished.push(done)
         })
         .unwrap();
@@ -55,24 +55,6 @@ fn neighbours_and_the_time_of_beginning_do_not_change_a_bit() {
             assert_eq!(alone[0], *other, "{compute}, request {i}, in another order");
         }
     }
-}
-
-#[test]
-fn one_row_of_half_width_is_one_of_two() {
-    // A single one would make XLA widen the weights; nothing else of it shows.
-    let fixture = Fixture::load("llama");
-    let sampler = |batch| {
-        fixture.sampler(SamplerConfig {
-            batch,
-            compute: DType::BF16,
-            ..config()
-        })
-    };
-    let requests = mixed(5);
-    let (one, two) = (sampler(1), sampler(2));
-    assert_eq!((one.config().batch, two.config().batch), (2, 2));
-    let answers = fixture.answers(&one, &requests);
-    assert_eq!(answers, fixture.answers(&two, &requests));
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn many_requests_are_answered_in_order_and_counted() {
     let requests: Vec<Request> = (0..21).map(|i| request(i, 1.0)).collect();
     let mut progress = Vec::new();
     let answers = sampler
-        .generate(&[&fixture.weights], &requests, &mut |done, total| {
+        .generate(&fixture.ready(&sampler), &requests, &mut |done, total| {
             progress.push((done, total))
         })
         .unwrap();

@@ -15,7 +15,12 @@ fn decoding_overwrites_its_cache_and_state() {
             compute,
             ..config()
         };
-        let memory = fixture.sampler(config).programs()[2].memory();
+        let memory = fixture
+            .sampler(config)
+            .programs()
+            .pop()
+            .expect("decode")
+            .memory();
         let rows = 64 / devices;
         // Keys and values of 2 layers, 2 heads of 16, 7 + 400 − 1 slots; then token, place, count, done, and the slot.
         let cache = 2 * 2 * rows * 2 * 406 * 16 * compute.bytes();

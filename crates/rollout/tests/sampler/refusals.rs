@@ -10,7 +10,7 @@ use crate::setup::{Fixture, client, config, request};
 pub(crate) fn refusals(fixture: &Fixture, sampler: &Sampler, bad: Request) -> Vec<Refusal> {
     let requests = [request(0, 1.0), request(1, 1.0), bad];
     let e = sampler
-        .generate(&[&fixture.weights], &requests, &mut |_, _| {
+        .generate(&fixture.ready(sampler), &requests, &mut |_, _| {
             panic!("nothing is run")
         })
         .unwrap_err();
@@ -97,6 +97,7 @@ fn bad_requests_are_refused_with_the_reason() {
 #[test]
 fn all_that_is_wrong_is_said_at_once() {
     let fixture = Fixture::load("llama");
+    let sampler = fixture.sampler(config());
     let good = request(0, 1.0);
     let requests = [
         Request {
@@ -110,9 +111,8 @@ fn all_that_is_wrong_is_said_at_once() {
             ..good
         },
     ];
-    let e = fixture
-        .sampler(config())
-        .generate(&[&fixture.weights], &requests, &mut |_, _| ())
+    let e = sampler
+        .generate(&fixture.ready(&sampler), &requests, &mut |_, _| ())
         .unwrap_err();
     let text = e.to_string();
     let lines: Vec<&str> = text.lines().collect();
@@ -121,9 +121,8 @@ fn all_that_is_wrong_is_said_at_once() {
     assert!(lines[1].starts_with("request 0: ") && lines[1].contains("-2"));
     assert!(lines[2].starts_with("request 2: ") && lines[2].contains("13"));
     let many = vec![requests[2].clone(); 50];
-    let e = fixture
-        .sampler(config())
-        .generate(&[&fixture.weights], &many, &mut |_, _| ())
+    let e = sampler
+        .generate(&fixture.ready(&sampler), &many, &mut |_, _| ())
         .unwrap_err();
     assert!(e.to_string().ends_with("and 30 more"), "{e}");
 }
@@ -295,11 +294,21 @@ fn other_weights_are_refused() {
 
     let sampler = llama.sampler(config());
     let refuse = |weights: &Group| {
-        sampler
-            .generate(&[weights], &[request(0, 1.0)], &mut |_, _| ())
-            .unwrap_err()
+        let Err(e) = sampler.weights(&[weights]) else {
+            panic!("weights of another layout are refused")
+        };
+        e
     };
     let e = refuse(&qwen3.weights);
+    assert!(matches!(e, Error::Weights { .. }), "{e}");
+    let half = SamplerConfig {
+        compute: DType::BF16,
+        ..config()
+    };
+    let others = llama.sampler(half);
+    let e = sampler
+        .generate(&llama.ready(&others), &[request(0, 1.0)], &mut |_, _| ())
+        .unwrap_err();
     assert!(matches!(e, Error::Weights { .. }), "{e}");
     let elsewhere = Fixture::on(&Mesh::new(&[("fsdp", 2)]).unwrap(), "llama");
     let e = refuse(&elsewhere.weights);
@@ -319,7 +328,7 @@ fn weights_that_are_not_finite_are_an_error_not_an_answer() {
         let sampler = fixture.sampler(config());
         let asked = [request(0, 1.0), request(1, 0.0)];
         let e = sampler
-            .generate(&[&fixture.weights], &asked, &mut |_, _| ())
+            .generate(&fixture.ready(&sampler), &asked, &mut |_, _| ())
             .unwrap_err();
         assert!(
             matches!(

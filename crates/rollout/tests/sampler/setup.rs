@@ -8,7 +8,7 @@ use ferrotune_models::{Decoder, Lora, ModelConfig, init_adapter, load};
 use ferrotune_nn::{LOGICAL_AXES, ParamSpec, Params, Sequence};
 use ferrotune_pjrt::{Client, Plugin};
 use ferrotune_program::{Argument, Builder, Group, Layout, Leaf};
-use ferrotune_rollout::{Completion, Request, Sampler, SamplerConfig};
+use ferrotune_rollout::{Completion, Request, Sampler, SamplerConfig, Weights};
 
 /// One client with four virtual devices for all tests; a mesh may use fewer.
 pub(crate) fn client() -> &'static Client {
@@ -137,8 +137,12 @@ impl Fixture {
     /// Answers without progress.
     pub(crate) fn answers(&self, sampler: &Sampler, requests: &[Request]) -> Vec<Completion> {
         sampler
-            .generate(&self.groups(), requests, &mut |_, _| ())
+            .generate(&self.ready(sampler), requests, &mut |_, _| ())
             .unwrap()
+    }
+
+    pub(crate) fn ready(&self, sampler: &Sampler) -> Weights<'_> {
+        sampler.weights(&self.groups()).unwrap()
     }
 
     /// Logits f32 `[row][T][V]` of one full forward pass over the rows, without any cache. Shorter rows are filled at
