@@ -6,12 +6,16 @@ use crate::Threads;
 use crate::matrix::Matrix;
 use crate::target::Target;
 
-/// Columns that one thread works on at a time: the sums stay in the first-level cache.
+/// Columns that one thread works on at a time.
 const WIDTH: usize = 1024;
 /// Columns of a thread are a multiple of this.
-const GRAIN: usize = 16;
+const GRAIN: usize = 64;
+/// Vectors of columns whose sums are in registers: a panel.
+const VECTORS: usize = 4;
+/// Rows of weights that are read together, panel by panel: as many as the processor foresees the reading of.
+const DEPTH: usize = 16;
 
-/// `out = a · b`, where rows or columns of `b` lie side by side.
+/// `out = a · b`, where rows or columns of `b` lie side by side. Each sum is formed in one order, whatever the number of rows.
 pub(crate) fn multiply(
     a: Matrix<'_, f32>,
     b: Matrix<'_, f32>,
@@ -23,19 +27,23 @@ pub(crate) fn multiply(
     let rows: Vec<Vec<f32>> = (0..a.rows())
         .map(|i| (0..a.columns()).map(|k| at(i, k)).collect())
         .collect();
-    threads.for_each_range(b.columns().div_ceil(GRAIN), 4, |grains| {
+    threads.for_each_range(b.columns().div_ceil(GRAIN), 1, |grains| {
         let end = (grains.end * GRAIN).min(b.columns());
         for first in (grains.start * GRAIN..end).step_by(WIDTH) {
             let columns = WIDTH.min(end - first);
             let b = b.columns_of(first, columns);
-            let mut sums = vec![0.0; rows.len() * columns];
-            if columns > 0 {
-                let (rows, sums) = (&rows, &mut sums);
-                Arch::new().dispatch(Part { rows, b, sums });
-            }
-            for (i, sums) in sums.chunks(columns.max(1)).enumerate() {
+            let width = columns.next_multiple_of(GRAIN);
+            let mut sums = vec![0.0; rows.len() * width];
+            let part = Part {
+                rows: &rows,
+                b,
+                sums: &mut sums,
+                width,
+            };
+            Arch::new().dispatch(part);
+            for (i, sums) in sums.chunks(width).enumerate() {
                 // SAFETY: each thread has columns of its own.
-                unsafe { out.part(i, first, columns) }.copy_from_slice(sums);
+                unsafe { out.part(i, first, columns) }.copy_from_slice(&sums[..columns]);
             }
         }
     });
@@ -45,7 +53,9 @@ pub(crate) fn multiply(
 struct Part<'a> {
     rows: &'a [Vec<f32>],
     b: Matrix<'a, f32>,
+    /// Of each row `width`, whole panels.
     sums: &'a mut [f32],
+    width: usize,
 }
 
 impl WithSimd for Part<'_> {
@@ -53,78 +63,164 @@ impl WithSimd for Part<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let columns = self.b.columns();
-        let out = self.rows.iter().zip(self.sums.chunks_exact_mut(columns));
+        let (columns, width) = (self.b.columns(), self.width);
         if self.b.strides()[1] != 1 && columns > 1 {
-            let turned = self.b.transposed();
-            for (a, sums) in out {
-                for (j, sum) in sums.iter_mut().enumerate() {
-                    *sum = scalar_product(simd, a, turned.row(j));
+            let mut blocks = self.sums.chunks_mut(4 * width);
+            for rows in self.rows.chunks(4) {
+                let sums = blocks.next().expect("sums of each row");
+                match rows {
+                    [a, b, c, d] => {
+                        scalar_products(simd, [a, b, c, d], self.b.transposed(), sums, width)
+                    }
+                    rows => {
+                        for (row, sums) in rows.iter().zip(sums.chunks_mut(width)) {
+                            scalar_products(simd, [row], self.b.transposed(), sums, width);
+                        }
+                    }
                 }
             }
             return;
         }
-        let whole = self.b.rows() / 4 * 4;
-        let mut out: Vec<(&Vec<f32>, &mut [f32])> = out.collect();
-        for k in (0..whole).step_by(4) {
-            let b: [&[f32]; 4] = std::array::from_fn(|i| self.b.row(k + i));
-            for (a, sums) in &mut out {
-                add_rows(simd, std::array::from_fn(|i| a[k + i]), b, sums);
-            }
-        }
-        for k in whole..self.b.rows() {
-            for (a, sums) in &mut out {
-                add_rows(simd, [a[k]], [self.b.row(k)], sums);
+        let panel = VECTORS * S::F32_LANES;
+        let mut last = Vec::new();
+        for depth in (0..self.b.rows()).step_by(DEPTH) {
+            let b = self.b.rows_of(depth, DEPTH.min(self.b.rows() - depth));
+            for first in (0..columns).step_by(panel) {
+                let b = if first + panel <= columns {
+                    b.columns_of(first, panel)
+                } else {
+                    filled_up(b.columns_of(first, columns - first), panel, &mut last)
+                };
+                let mut done = 0;
+                while done < self.rows.len() {
+                    let rows = &self.rows[done..];
+                    let sums = &mut self.sums[done * width + first..];
+                    // More rows would not fit into registers.
+                    done += match rows.len() {
+                        1 => add_in_registers::<S, 1>(simd, (rows, depth), b, sums, width),
+                        2 => add_in_registers::<S, 2>(simd, (rows, depth), b, sums, width),
+                        3 => add_in_registers::<S, 3>(simd, (rows, depth), b, sums, width),
+                        _ => add_in_registers::<S, 4>(simd, (rows, depth), b, sums, width),
+                    };
+                }
             }
         }
     }
 }
 
-/// `sums += Σ factors[i] · rows[i]`, one after the other.
+/// The last columns, and zeros.
+fn filled_up<'a>(b: Matrix<'_, f32>, width: usize, to: &'a mut Vec<f32>) -> Matrix<'a, f32> {
+    to.clear();
+    for k in 0..b.rows() {
+        to.extend_from_slice(b.row(k));
+        to.resize((k + 1) * width, 0.0);
+    }
+    Matrix::new(to, [b.rows(), width], [width, 1])
+}
+
+/// Adds the products of the first `R` rows, from element `depth` on, with a part of a panel, to sums whose rows are `stride` apart.
 #[inline(always)]
-fn add_rows<S: Simd, const N: usize>(
+#[expect(clippy::needless_range_loop, reason = "k runs over rows and columns")]
+fn add_in_registers<S: Simd, const R: usize>(
     simd: S,
-    factors: [f32; N],
-    rows: [&[f32]; N],
+    (rows, depth): (&[Vec<f32>], usize),
+    b: Matrix<'_, f32>,
     sums: &mut [f32],
-) {
-    let (sums, last) = S::as_mut_simd_f32s(sums);
-    let rows = rows.map(|row| S::as_simd_f32s(row));
-    let wide = factors.map(|factor| simd.splat_f32s(factor));
-    let whole = rows.map(|(whole, _)| &whole[..sums.len()]);
-    for (j, sum) in sums.iter_mut().enumerate() {
-        for i in 0..N {
-            *sum = simd.mul_add_f32s(wide[i], whole[i][j], *sum);
+    stride: usize,
+) -> usize {
+    let mut a: [&[f32]; R] = [&[]; R];
+    let mut kept = [[simd.splat_f32s(0.0); VECTORS]; R];
+    for i in 0..R {
+        a[i] = &rows[i][depth..][..b.rows()];
+        let before = &S::as_simd_f32s(&sums[i * stride..]).0[..VECTORS];
+        for j in 0..VECTORS {
+            kept[i][j] = before[j];
         }
     }
-    for (j, sum) in last.iter_mut().enumerate() {
-        for i in 0..N {
-            *sum = factors[i].mul_add(rows[i].1[j], *sum);
+    for k in 0..b.rows() {
+        let b = &S::as_simd_f32s(b.row(k)).0[..VECTORS];
+        for i in 0..R {
+            let factor = simd.splat_f32s(a[i][k]);
+            for j in 0..VECTORS {
+                kept[i][j] = simd.mul_add_f32s(factor, b[j], kept[i][j]);
+            }
+        }
+    }
+    for i in 0..R {
+        let after = &mut S::as_mut_simd_f32s(&mut sums[i * stride..]).0[..VECTORS];
+        for j in 0..VECTORS {
+            after[j] = kept[i][j];
+        }
+    }
+    R
+}
+
+/// The products of `R` rows with all rows of `b`.
+#[inline(always)]
+fn scalar_products<S: Simd, const R: usize>(
+    simd: S,
+    rows: [&Vec<f32>; R],
+    b: Matrix<'_, f32>,
+    sums: &mut [f32],
+    stride: usize,
+) {
+    let columns = b.rows();
+    for first in (0..columns).step_by(4) {
+        if columns - first < 4 {
+            for j in first..columns {
+                let found = lanes_of::<S, R, 1>(simd, rows, [b.row(j)]);
+                for i in 0..R {
+                    sums[i * stride + j] = found[i][0];
+                }
+            }
+            return;
+        }
+        let four = [
+            b.row(first),
+            b.row(first + 1),
+            b.row(first + 2),
+            b.row(first + 3),
+        ];
+        let found = lanes_of::<S, R, 4>(simd, rows, four);
+        for i in 0..R {
+            sums[i * stride + first..][..4].copy_from_slice(&found[i]);
         }
     }
 }
 
-/// In four lanes of registers.
+/// The scalar products of some rows with others, each summed in the lanes of one register.
 #[inline(always)]
-fn scalar_product<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
-    let ((a, a_last), (b, b_last)) = (S::as_simd_f32s(a), S::as_simd_f32s(b));
-    let mut lanes = [simd.splat_f32s(0.0); 4];
-    let ((a4, a), (b4, b)) = (a.as_chunks::<4>(), b.as_chunks::<4>());
-    for (a, b) in a4.iter().zip(b4) {
-        for i in 0..4 {
-            lanes[i] = simd.mul_add_f32s(a[i], b[i], lanes[i]);
+#[expect(clippy::needless_range_loop, reason = "k runs over rows of both")]
+fn lanes_of<S: Simd, const R: usize, const C: usize>(
+    simd: S,
+    a: [&Vec<f32>; R],
+    b: [&[f32]; C],
+) -> [[f32; C]; R] {
+    // Loops, since closures would not be compiled for the processor's vectors.
+    let (mut whole_a, mut whole_b): ([&[S::f32s]; R], [&[S::f32s]; C]) = ([&[]; R], [&[]; C]);
+    let count = S::as_simd_f32s(b[0]).0.len();
+    for i in 0..R {
+        whole_a[i] = &S::as_simd_f32s(a[i]).0[..count];
+    }
+    for j in 0..C {
+        whole_b[j] = &S::as_simd_f32s(b[j]).0[..count];
+    }
+    let mut lanes = [[simd.splat_f32s(0.0); C]; R];
+    for k in 0..count {
+        for i in 0..R {
+            for j in 0..C {
+                lanes[i][j] = simd.mul_add_f32s(whole_a[i][k], whole_b[j][k], lanes[i][j]);
+            }
         }
     }
-    for ((a, b), lane) in a.iter().zip(b).zip(&mut lanes) {
-        *lane = simd.mul_add_f32s(*a, *b, *lane);
+    let mut sums = [[0.0; C]; R];
+    for i in 0..R {
+        for j in 0..C {
+            sums[i][j] = simd.reduce_sum_f32s(lanes[i][j]);
+            for k in count * S::F32_LANES..b[j].len() {
+                sums[i][j] = a[i][k].mul_add(b[j][k], sums[i][j]);
+            }
+        }
     }
-    let both = [
-        simd.add_f32s(lanes[0], lanes[1]),
-        simd.add_f32s(lanes[2], lanes[3]),
-    ];
-    let mut sum = simd.reduce_sum_f32s(simd.add_f32s(both[0], both[1]));
-    for (a, b) in a_last.iter().zip(b_last) {
-        sum = a.mul_add(*b, sum);
-    }
-    sum
+    sums
 }

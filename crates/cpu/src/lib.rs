@@ -32,5 +32,5 @@ pub use kept::{Lent, Loan, lend};
 pub use matrix::Matrix;
 pub use packed::Packed;
 pub use rows::{add, gate_with_silu, normalize, rotate};
-pub use softmax::{exponentials, largest};
+pub use softmax::{exponential_sum, exponentials, largest};
 pub use threads::Threads;

@@ -32,6 +32,30 @@ pub fn largest(row: &[f32]) -> f32 {
     Arch::new().dispatch(Largest(row))
 }
 
+/// `Σ e^{row[j] − shift}`; not a number if any of them is none.
+#[must_use]
+pub fn exponential_sum(row: &[f32], shift: f32) -> f32 {
+    struct Sum<'a>(&'a [f32], f32);
+    impl WithSimd for Sum<'_> {
+        type Output = f32;
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) -> f32 {
+            let mut sums = [0.0_f32; LANES];
+            let (whole, rest) = self.0.as_chunks::<LANES>();
+            for chunk in whole {
+                for (sum, value) in sums.iter_mut().zip(chunk) {
+                    *sum += exp(value - self.1);
+                }
+            }
+            for (sum, value) in sums.iter_mut().zip(rest) {
+                *sum += exp(value - self.1);
+            }
+            sums.iter().sum()
+        }
+    }
+    Arch::new().dispatch(Sum(row, shift))
+}
+
 /// `to[j] = e^{scale·row[j] − shift}`, rounded to the element type, for the first `visible` numbers; zero for the others.
 /// Returns the sum of what was written. Numbers are summed in an order that does not depend on how many zeros follow.
 ///

@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock};
 use std::thread::{self, Thread};
 
 /// Rounds that an idle helper looks out before it sleeps.
-const LOOKS: usize = 100;
+const LOOKS: usize = 2000;
 
 type Task<'a> = &'a (dyn Fn(usize) + Sync);
 

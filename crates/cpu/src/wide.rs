@@ -8,7 +8,7 @@ use crate::matrix::Matrix;
 use crate::target::Target;
 
 /// With so few rows memory is the bound, and nothing is packed.
-const FEW: usize = 8;
+const FEW: usize = 32;
 /// Columns of a thread are a multiple of this.
 const GRAIN: usize = 16;
 

@@ -28,7 +28,7 @@ mod tiled;
 pub use attention::{attend, causal_mask};
 pub use by_tokens::{OfTokens, by_tokens};
 pub use convolution::{causal_convolution, convolution_step};
-pub use decode::{CacheView, FeedStep, HeadsStep, attend_cache};
+pub use decode::{CacheView, FeedStep, HeadsStep, LogitSummary, attend_cache};
 pub use delta_rule::{DeltaInputs, delta_step, gated_delta_rule, gated_delta_state};
 pub use experts::{Routes, Routing, mix_experts};
 pub use head::{

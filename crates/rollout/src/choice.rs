@@ -3,6 +3,7 @@
 //! Letters: `B` rows, `V` vocabulary. Everything is f32.
 
 use ferrotune_graph::{DType, Tensor, random};
+use ferrotune_nn::LogitSummary;
 
 use crate::filter::Filters;
 
@@ -41,24 +42,25 @@ impl Draw {
         let least = self.filters.least(&scaled);
         let dropped = scaled.scalar_like(f64::NEG_INFINITY);
         let keep = || scaled.ge(&least.expand(1)).select(&scaled, &dropped);
+        let raw = LogitSummary::of(logits_bv);
         let draws = self.greedy.not().any(&[0]);
         let token = g.cond(
             &draws,
             || {
                 // Alone in its loop the noise is vectorised; fused into the search for the largest it would not be.
                 let noise = g.barrier(&[&self.noise(logits_bv.dim(1), index)]).remove(0);
-                vec![(keep() + noise).argmax(1)]
+                vec![LogitSummary::of(&(keep() + noise)).best]
             },
-            || vec![scaled.argmax(1)],
+            || vec![raw.best.clone()],
         );
         let token = token[0].clone();
-        let raw_logprob = log_prob(logits_bv, &token);
+        let raw_logprob = raw.log_prob(logits_bv, &token);
         // Rows that draw from the model's own distribution have its log-prob, to the last bit, whatever other rows do.
         let one = self.inverse_temperature.scalar_like(1.0);
         let plain = self.inverse_temperature.eq(&one).and(&self.filters.off());
         let others = g.cond(
             &plain.not().any(&[0]),
-            || vec![log_prob(&keep(), &token)],
+            || vec![LogitSummary::of(&keep()).log_prob(&keep(), &token)],
             || vec![raw_logprob.clone()],
         );
         Choice {
@@ -82,10 +84,4 @@ impl Draw {
             .expand(1)
             .select(&gumbel.scalar_like(0.0), &gumbel)
     }
-}
-
-/// `log_softmax(z)[token]`: f32 `[B,V]`, s32 `[B]` → f32 `[B]`.
-fn log_prob(z_bv: &Tensor, token: &Tensor) -> Tensor {
-    let shifted = z_bv - z_bv.max_keep(&[1]);
-    shifted.pick_last(token) - shifted.exp().sum(&[1]).ln()
 }

@@ -7,9 +7,10 @@
 //! On the CPU it is a kernel of this process. XLA would copy one layer out of the cache at every step and multiply with all
 //! slots, filled or not; the kernel reads the filled slots where they are.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use ferrotune_cpu::Threads;
+use ferrotune_cpu::{Packed, Threads};
 use ferrotune_graph::{
     Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
 };
@@ -140,17 +141,32 @@ fn run_in<T: Operand>(call: &mut KernelCall<'_>) -> Result<(), String> {
         let begin = (layer * b * k + at) * s * e;
         let read = runs(slot(first[at / k]), last, s);
         let count = read.iter().map(ExactSizeIterator::len).sum();
-        let in_order = |ring: &[T]| {
-            let run =
-                |run: &Range<usize>| ring[begin + run.start * e..begin + run.end * e].to_vec();
-            read.iter().map(run).collect::<Vec<_>>().concat()
-        };
-        let reader = Reader::new(&in_order(keys), &in_order(values), e);
+        let [keys, values] = [keys, values].map(|ring| &ring[begin..][..s * e]);
+        let keys = in_order(keys, &read, e, Packed::padded(count));
+        let values = in_order(values, &read, e, count);
+        let reader = Reader::in_place(&keys, &values, e);
         let q = &q[at * heads * e..][..heads * e];
         reader.read(q, &vec![count; heads], scale, out, &mut vec![0.0; heads]);
     };
     Threads::All.for_each_chunk(out, heads * e, group);
     Ok(())
+}
+
+/// The slots of a ring in the order of reading, followed by others or zeros, so that there are `least` at least; in place if they
+/// lie like that.
+fn in_order<'a, T: Operand>(
+    ring: &'a [T],
+    [first, then]: &[Range<usize>; 2],
+    size: usize,
+    least: usize,
+) -> Cow<'a, [T]> {
+    if then.is_empty() && (first.start + least) * size <= ring.len() {
+        return Cow::Borrowed(&ring[first.start * size..][..least * size]);
+    }
+    let of = |run: &Range<usize>| &ring[run.start * size..run.end * size];
+    let mut slots = [of(first), of(then)].concat();
+    slots.resize(slots.len().max(least * size), T::nearest(0.0));
+    Cow::Owned(slots)
 }
 
 /// The slots from `first` to `last` of a ring of `slots`, as two runs in the order of reading.

@@ -7,6 +7,7 @@
 mod attention;
 mod feed;
 mod heads;
+mod logits;
 
 use ferrotune_cpu::{Lent, Matrix, Number, Threads, multiply_rounded, normalize};
 use ferrotune_graph::{Cost, DType, KernelCall, KernelInput, Tensor, TensorType};
@@ -16,6 +17,7 @@ use half::bf16;
 pub use attention::{CacheView, attend_cache};
 pub use feed::FeedStep;
 pub use heads::HeadsStep;
+pub use logits::LogitSummary;
 
 /// An element of activations and weights.
 trait Operand: Number + Element + Lent {

@@ -7,33 +7,53 @@ use super::documents::Row;
 use super::{Document, KEYS, Operand, Sizes, gather, padded};
 
 /// Keys and values of one document, ready to be read.
-pub(crate) struct Reader {
+pub(crate) struct Reader<'a, T> {
     size: usize,
-    /// Keys, as `[E,KEYS]`, and values, `[KEYS,E]`, of each block.
-    blocks: Vec<(Packed, Packed)>,
+    /// Keys, and values as `[KEYS,E]`, of each block.
+    blocks: Vec<(Keys<'a, T>, Packed)>,
 }
 
-impl Reader {
-    /// `keys` and `values` `[n,E]`.
-    pub(crate) fn new<T: Operand>(keys: &[T], values: &[T], size: usize) -> Self {
-        let block = |(keys, values): (&[T], &[T])| {
-            let count = keys.len() / size;
-            let (mut right_keys, mut right_values) = (Packed::default(), Packed::default());
-            T::pack(Matrix::new(keys, [size, count], [1, size]), &mut right_keys);
-            T::pack(
-                Matrix::new(values, [count, size], [size, 1]),
-                &mut right_values,
-            );
-            (right_keys, right_values)
+/// Keys of a block.
+enum Keys<'a, T> {
+    /// As `[E,KEYS]`.
+    Packed(Packed),
+    /// `[KEYS,E]`, whole blocks of 32: for a few queries, which cost less than to pack them.
+    AsTheyLie(&'a [T]),
+}
+
+impl<'a, T: Operand> Reader<'a, T> {
+    /// For many queries: `keys` and `values` `[n,E]`.
+    pub(crate) fn packed(keys: &[T], values: &[T], size: usize) -> Self {
+        Self::new(keys, values, size, |keys| {
+            let mut packed = Packed::default();
+            let turned = Matrix::new(keys, [size, keys.len() / size], [1, size]);
+            T::pack(turned, &mut packed);
+            Keys::Packed(packed)
+        })
+    }
+
+    /// For a few queries: the keys are followed by anything, up to a whole block of 32.
+    pub(crate) fn in_place(keys: &'a [T], values: &[T], size: usize) -> Self {
+        debug_assert!((keys.len() / size).is_multiple_of(padded(1)));
+        Self::new(keys, values, size, Keys::AsTheyLie)
+    }
+
+    fn new<'k>(
+        keys: &'k [T],
+        values: &[T],
+        size: usize,
+        of_block: impl Fn(&'k [T]) -> Keys<'a, T>,
+    ) -> Self {
+        let block = |(keys, values): (&'k [T], &[T])| {
+            let mut packed = Packed::default();
+            let values = Matrix::new(values, [values.len() / size, size], [size, 1]);
+            T::pack(values, &mut packed);
+            (of_block(keys), packed)
         };
-        let chunk = KEYS * size;
+        let (keys, values) = (keys.chunks(KEYS * size), values.chunks(KEYS * size));
         Self {
             size,
-            blocks: keys
-                .chunks(chunk)
-                .zip(values.chunks(chunk))
-                .map(block)
-                .collect(),
+            blocks: keys.zip(values).map(block).collect(),
         }
     }
 
@@ -43,7 +63,7 @@ impl Reader {
     ///
     /// # Shapes
     /// `q [R,E]` → `out [R,E]`, logs of the sums of exponentials `[R]`.
-    pub(crate) fn read<T: Operand>(
+    pub(crate) fn read(
         &self,
         q: &[T],
         visible: &[usize],
@@ -55,9 +75,9 @@ impl Reader {
         let (all_rows, width) = (padded(rows), padded(size));
         let furthest = visible.iter().copied().max().unwrap_or(0);
         let q = Matrix::new(q, [rows, size], [size, 1]);
-        let stride = padded(furthest.min(KEYS));
-        let mut scores = lend(all_rows * stride);
-        let mut weights = lend(rows * stride);
+        let widest = padded(furthest.min(KEYS));
+        let mut scores = lend(all_rows * widest);
+        let mut weights = lend(rows * widest);
         let mut mixed = lend(all_rows * width);
         let (mut peaks, mut totals) = (vec![f32::NEG_INFINITY; rows], vec![0.0_f32; rows]);
         for (number, (keys, values)) in self.blocks.iter().enumerate() {
@@ -67,7 +87,17 @@ impl Reader {
             }
             let count = (furthest - first).min(KEYS);
             let depth = padded(count);
-            T::multiply_packed(q, keys, count, &mut scores, stride, true);
+            let stride = match keys {
+                Keys::Packed(keys) => {
+                    T::multiply_packed(q, keys, count, &mut scores, widest, true);
+                    widest
+                }
+                Keys::AsTheyLie(keys) => {
+                    let keys = Matrix::new(keys, [size, depth], [1, size]);
+                    T::multiply(q, keys, &mut scores[..rows * depth], Threads::One);
+                    depth
+                }
+            };
             for row in 0..rows {
                 let here = visible[row].saturating_sub(first).min(count);
                 let scores = &scores[row * stride..][..depth];
@@ -164,7 +194,7 @@ impl<T: Operand> Head<'_, T> {
         let mut sums = vec![0.0; self.sizes.block() * group];
         for document in self.documents {
             let keys = || document.keys.iter().copied();
-            let reader = Reader::new(
+            let reader = Reader::packed(
                 &gather(self.k, size, keys()),
                 &gather(self.v, size, keys()),
                 size,
