@@ -14,7 +14,7 @@ TEST = ["cargo", "test", "-q", "-p", "ferrotune-engine"]
 BUILD = [*TEST, "--lib", "--test", "engine", "--no-run"]
 TESTS = [
     [*TEST, "--lib"],
-    [*TEST, "--test", "engine", "--", "optimizer", "checkpoints", "evaluation", "structure", "accumulation", "trains"],
+    [*TEST, "--test", "engine", "--", "optimizer", "checkpoints", "evaluation", "structure", "accumulation", "trains", "denominators", "resuming"],
 ]
 
 # Name of the fault, file, what stands there, what the broken copy has instead.
@@ -63,9 +63,13 @@ FAULTS = [
     ("a snapshot of zeros", "engine/reading.rs", "Ok(results?.remove(0))", "drop(results?); Group::upload(&self.client, &self.param_layout, &self.params.as_ref().ok_or(Error::StateLost)?.layout().specs().iter().map(|s| ferrotune_graph::HostArray::zeros(s.dtype, &s.dims)).collect::<Vec<_>>()).map_err(Error::from)"),
     ("scores carry the weights", "scores.rs", "        if weighted {", "        if weighted || config.temperature > 0.0 {"),
     # Checkpoints.
-    ("restore without the optimizer", "engine/state.rs", "self.state = Some(state);", "drop(state);"),
-    ("restore without the step", "engine/state.rs", "self.step = saved.step;", ""),
-    ("restore keeps an accumulation", "engine/state.rs", "        self.accumulation = None;\n        self.step", "        self.step"),
+    ("restore without the optimizer", "engine/saving.rs", "self.state = Some(next());", "drop(next());"),
+    ("restore without the step", "engine/saving.rs", "self.step = step;", "let _ = step;"),
+    ("restore without random state", "engine/saving.rs", "&layouts)?;\n        let placed", "&layouts)?;\n        let mut arrays = arrays;\n        for it in arrays[1].iter_mut().filter(|it| it.dtype() == ferrotune_graph::DType::S32) { *it = ferrotune_graph::HostArray::zeros(it.dtype(), it.dims()); }\n        let placed"),
+    ("restore without the spike window", "engine/saving.rs", "&layouts)?;\n        let placed", "&layouts)?;\n        let mut arrays = arrays;\n        for (it, spec) in arrays[1].iter_mut().zip(self.state_layout.specs()).filter(|it| it.1.name == \"recent_norms\") { let _ = spec; *it = ferrotune_graph::HostArray::zeros(it.dtype(), it.dims()); }\n        let placed"),
+    ("restore keeps an accumulation", "engine/saving.rs", "            metrics: next(),\n        });", "            metrics: next(),\n        }).or(self.accumulation.take());"),
+    ("an accumulation is not saved", "engine/saving.rs", "accumulating: self.accumulation.as_ref().map(|a| a.loss.clone()),", "accumulating: None,"),
+    ("gradients and metrics of an accumulation exchanged", "engine/saving.rs", "            gradients: next(),\n            metrics: next(),", "            metrics: next(),\n            gradients: next(),"),
     ("the hash of a file is not compared", "checkpoint/read.rs", "if hash(&bytes) == entry.sha256 {", "if bytes.len() as u64 == entry.bytes {"),
     ("the hash of the manifest is not compared", "checkpoint/manifest.rs", "if hash(sealed.contents.as_bytes()) != sealed.sha256 {", "if sealed.sha256.is_empty() {"),
     ("the form of the manifest is not compared", "checkpoint/manifest.rs", "if manifest.seal().as_bytes() != text {", "if text.is_empty() {"),

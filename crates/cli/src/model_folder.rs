@@ -126,6 +126,8 @@ pub(crate) fn scoring_engine(
         temperature: 1.0,
         optimizer: Optimizer::default(),
         max_inflight: 2,
+        max_shapes: 8,
+        group_norms: Vec::new(),
         trains,
         router: RouterSettings::default(),
     };

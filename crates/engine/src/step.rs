@@ -8,7 +8,7 @@ use ferrotune_pjrt::Client;
 use ferrotune_program::{Builder, Layout, Leaf, Program};
 
 use crate::batch::{self, Replayed, RowTensors};
-use crate::engine::EngineConfig;
+use crate::engine::{EngineConfig, fits};
 use crate::error::Error;
 use crate::loss::{Loss, LossInputs, LossTerms, Metric};
 use crate::optimizer;
@@ -67,7 +67,8 @@ pub(crate) struct GradientProgram {
     pub(crate) fields: Vec<Field>,
 }
 
-fn scalars(site: &Site<'_>, names: &[&str]) -> Result<Layout, Error> {
+/// f32 scalars by name: metrics, or what else a program says of its work.
+pub(crate) fn scalars(site: &Site<'_>, names: &[&str]) -> Result<Layout, Error> {
     let leaves: Vec<Leaf> = names
         .iter()
         .map(|n| Leaf::new(n, DType::F32, &[], &[]))
@@ -168,6 +169,9 @@ pub(crate) fn gradient_program(
     })
 }
 
+/// What stands before a pattern in the name of its norm.
+pub(crate) const GROUP: &str = "grad_norm/";
+
 /// The update: parameters (moved), optimizer state (moved), gradients (moved), learning rate → parameters, state, report.
 pub(crate) struct UpdateProgram {
     pub(crate) program: Program,
@@ -178,7 +182,18 @@ pub(crate) struct UpdateProgram {
 pub(crate) fn update_program(site: &Site<'_>, state: &Layout) -> Result<UpdateProgram, Error> {
     let mut builder = Builder::new("update", site.mesh, site.rules);
     let rate = scalars(site, &["learning_rate"])?;
-    let report = scalars(site, &["grad_norm", "skipped"])?;
+    let patterns = &site.config.group_norms;
+    let place = |pattern: &String| -> Vec<usize> {
+        let names = site.params.names().enumerate();
+        names
+            .filter_map(|(i, name)| fits(pattern, name).then_some(i))
+            .collect()
+    };
+    let groups: Vec<Vec<usize>> = patterns.iter().map(place).collect();
+    let names: Vec<String> = patterns.iter().map(|it| format!("{GROUP}{it}")).collect();
+    let names = names.iter().map(String::as_str);
+    let names: Vec<&str> = ["grad_norm", "skipped"].into_iter().chain(names).collect();
+    let report = scalars(site, &names)?;
     let params = builder.input("params", site.params);
     let moments = builder.input("optimizer", state);
     let gradients = builder.input_donated("gradients", site.params);
@@ -192,11 +207,14 @@ pub(crate) fn update_program(site: &Site<'_>, state: &Layout) -> Result<UpdatePr
             &moments,
             &gradients,
             &learning_rate[0],
+            &groups,
         )
     });
     builder.output_replacing(site.params, &new.params, &params);
     builder.output_replacing(state, &new.state, &moments);
-    builder.output(&report, &[new.grad_norm, new.skipped]);
+    let norms = [new.grad_norm, new.skipped].into_iter();
+    let norms: Vec<Tensor> = norms.chain(new.group_norms).collect();
+    builder.output(&report, &norms);
     Ok(UpdateProgram {
         program: builder.compile(site.client)?,
         rate,

@@ -195,6 +195,9 @@ settings! {
         spike_window: usize = preset(0).within(count(0).at_most(65_536.0));
         /// A norm above so many times the median of the remembered ones is far above.
         spike_factor: f64 = preset(10.0).within(above(1.0).at_most(1e9));
+        /// Patterns of parameters (`"*/attn/*"`, where `*` stands for any characters): the gradient norm of those that fit one is
+        /// the metric `grad_norm/PATTERN`.
+        group_norms: Vec<String> = preset(Vec::new());
         /// Micro-batches that the host hands to the device before the first of them is done.
         max_inflight: usize = preset(2).within(count(1).at_most(1024.0));
     }

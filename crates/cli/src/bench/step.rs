@@ -119,6 +119,8 @@ impl Bench {
                 ..Optimizer::default()
             },
             max_inflight: 2,
+            max_shapes: 8,
+            group_norms: Vec::new(),
             trains: Trains::All,
             router: RouterSettings::default(),
         };

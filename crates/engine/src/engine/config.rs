@@ -24,6 +24,11 @@ pub struct EngineConfig {
     /// Micro-batches that the host may hand to the device before the first of them is done; at least 1. More hold the memory
     /// of all their inputs and results at once, and more than 2 make nothing faster.
     pub max_inflight: usize,
+    /// Shapes of rows that may be compiled for; at least 1. More are an error, since a run that compiles again and again is slow
+    /// without a word.
+    pub max_shapes: usize,
+    /// Patterns of paths, in which `*` stands for any characters: the gradient norm of the parameters that fit each is reported.
+    pub group_norms: Vec<String>,
     /// Which parameters learn.
     pub trains: Trains,
     /// What is asked of routers, in models with experts.
@@ -65,6 +70,14 @@ impl Trains {
     /// A pattern that fits no parameter, patterns that fit all, adapters that the model cannot have.
     pub fn check(&self, model: &ModelConfig) -> Result<(), Error> {
         Division::of(model, self).map(|_| ())
+    }
+
+    /// Whether each pattern of [`EngineConfig::group_norms`] fits a parameter that learns.
+    ///
+    /// # Errors
+    /// [`Error::IdlePattern`] for the first that fits none; what [`Self::check`] says.
+    pub fn check_groups(&self, model: &ModelConfig, patterns: &[String]) -> Result<(), Error> {
+        Division::of(model, self)?.check_groups(patterns)
     }
 }
 

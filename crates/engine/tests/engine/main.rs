@@ -2,12 +2,18 @@
 
 mod accumulation;
 mod checkpoints;
+mod denominators;
 mod evaluation;
+mod export;
 mod head;
+mod norms;
 mod optimizer;
 mod oracle;
 mod parity;
+mod resuming;
 mod router;
 mod setup;
+mod shapes;
 mod structure;
 mod trains;
+mod waiting;

@@ -44,6 +44,8 @@ pub(crate) fn config() -> EngineConfig {
             ..Optimizer::default()
         },
         max_inflight: 2,
+        max_shapes: 8,
+        group_norms: Vec::new(),
         trains: Trains::All,
         router: RouterSettings::default(),
     }
