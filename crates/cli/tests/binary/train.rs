@@ -221,7 +221,8 @@ fn norms_of_groups_are_measured_where_they_are_asked_for() {
         let mut norm = |name: &str| line.remove(name).unwrap().as_f64().unwrap();
         let (all, attention) = (norm("grad_norm/*"), norm("grad_norm/*/attn/*"));
         assert_eq!(Some(all), line["grad_norm"].as_f64());
-        assert!(attention < all && (attention > 0.0 || all == 0.0));
+        // A step of answers that are all alike has no gradient.
+        assert!((0.0 < attention && attention < all) || all == 0.0);
     }
     assert_eq!(measured, tiny.metrics("plain"), "nothing else changes");
     tiny.run("train recipe.toml optimizer.group_norms=[\"*/attn/*\",\"attn\"]")
