@@ -121,6 +121,7 @@ pub(crate) fn scoring_engine(
 ) -> Result<Engine, Failure> {
     let config = EngineConfig {
         compute,
+        fp8_history: 0,
         policy: Policy::recompute(),
         head,
         temperature: 1.0,

@@ -33,6 +33,7 @@ use crate::checkpoint::Writer;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::optimizer;
+use crate::scaling;
 use crate::step::{self, GradientProgram, ScoreProgram, Site, UpdateProgram};
 
 /// Name of the loss, rows, width, and whether the program adds to an accumulation.
@@ -55,12 +56,15 @@ pub struct Engine {
     param_layout: Layout,
     frozen_layout: Layout,
     state_layout: Layout,
+    scaling_layout: Layout,
     /// `None` after a program that took it failed.
     params: Option<Group>,
     frozen: Group,
     /// Of the frozen parameters' values.
     fingerprint: Option<String>,
     state: Option<Group>,
+    /// Histories of 8-bit products, after the last micro-batch.
+    scaling: Group,
     accumulation: Option<Accumulation>,
     /// Losses of micro-batches that may still be running, oldest first.
     inflight: VecDeque<Group>,
@@ -108,6 +112,11 @@ impl Engine {
             rules,
             &optimizer::state_leaves(&config.optimizer, &leaves),
         )?;
+        let scaling_layout = Layout::new(
+            mesh,
+            rules,
+            &scaling::leaves(division.specs(), config.fp8_history),
+        )?;
         let arrays: Vec<&HostArray> = params.iter().map(|(_, array)| array).collect();
         let upload = |layout: &Layout, arrays: Vec<&&HostArray>| {
             let host: Vec<HostArray> = arrays.into_iter().copied().cloned().collect();
@@ -118,6 +127,7 @@ impl Engine {
             frozen: upload(&frozen_layout, division.frozen(&arrays))?,
             fingerprint: division.fingerprint(&arrays),
             state: Some(zeros(client, &state_layout)?),
+            scaling: zeros(client, &scaling_layout)?,
             client: client.clone(),
             mesh: mesh.clone(),
             rules: rules.clone(),
@@ -128,6 +138,7 @@ impl Engine {
             param_layout,
             frozen_layout,
             state_layout,
+            scaling_layout,
             accumulation: None,
             inflight: VecDeque::new(),
             micro_batches: 0,
@@ -152,6 +163,7 @@ impl Engine {
             config: &self.config,
             params: &self.param_layout,
             frozen: &self.frozen_layout,
+            scaling: &self.scaling_layout,
         }
     }
 
@@ -241,13 +253,15 @@ impl Engine {
             Argument::Borrowed(params),
             Argument::Borrowed(&self.frozen),
             Argument::Borrowed(&batch),
+            Argument::Borrowed(&self.scaling),
         ];
         if let Some(a) = self.accumulation.take() {
             arguments.extend([Argument::Moved(a.gradients), Argument::Moved(a.metrics)]);
         }
         let results = gradient.program.call(arguments)?;
-        let [gradients, metrics, loss_of_rows] =
-            <[Group; 3]>::try_from(results).expect("the program has three groups of results");
+        let [gradients, metrics, loss_of_rows, scaling] =
+            <[Group; 4]>::try_from(results).expect("the program has four groups of results");
+        self.scaling = scaling;
         self.accumulation = Some(Accumulation {
             loss: loss.name.clone(),
             gradients,

@@ -6,7 +6,7 @@
 //!
 //! | call | reads | overwrites |
 //! |---|---|---|
-//! | [`Engine::forward_backward`] | parameters, rows | accumulation |
+//! | [`Engine::forward_backward`] | parameters, rows | accumulation, histories of 8-bit products |
 //! | [`Engine::update`] | accumulation | parameters, optimizer state |
 //! | [`Engine::evaluate`], [`Engine::score`] | parameters, rows | nothing |
 //! | [`Engine::snapshot`], [`Engine::weights_for`] | parameters | nothing |
@@ -47,6 +47,7 @@ mod engine;
 mod error;
 mod loss;
 mod optimizer;
+mod scaling;
 mod schedule;
 mod scores;
 mod step;

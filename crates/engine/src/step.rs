@@ -25,6 +25,8 @@ pub(crate) struct Site<'a> {
     pub(crate) params: &'a Layout,
     /// Those that do not.
     pub(crate) frozen: &'a Layout,
+    /// Histories of 8-bit products.
+    pub(crate) scaling: &'a Layout,
 }
 
 impl Site<'_> {
@@ -47,10 +49,11 @@ impl Site<'_> {
         )?)
     }
 
-    /// The tree of all parameters.
-    fn tree(&self, trained: &[Tensor], frozen: &[Tensor]) -> Params {
+    /// The tree of all parameters, with the histories beside them.
+    fn tree(&self, [trained, frozen, scaling]: [&[Tensor]; 3]) -> Params {
         let names = self.params.names().chain(self.frozen.names());
-        let tensors = trained.iter().chain(frozen).cloned();
+        let names = names.chain(self.scaling.names());
+        let tensors = trained.iter().chain(frozen).chain(scaling).cloned();
         let scale = self.config.trains.adapter_scale();
         Params::new(names.map(str::to_owned).zip(tensors)).with_adapter_scale(scale)
     }
@@ -60,7 +63,7 @@ impl Site<'_> {
 ///
 /// The first of an accumulation maps parameters and rows to gradients and metrics; the next ones also take the gradients
 /// and metrics so far, by move, and add to them. Either also returns the loss of its own rows, which nobody overwrites: by
-/// waiting for it the host keeps in step with the device.
+/// waiting for it the host keeps in step with the device. Both map the histories of 8-bit products to the next ones.
 pub(crate) struct GradientProgram {
     pub(crate) program: Program,
     pub(crate) rows: Layout,
@@ -81,11 +84,11 @@ pub(crate) fn scalars(site: &Site<'_>, names: &[&str]) -> Result<Layout, Error> 
 fn terms(
     site: &Site<'_>,
     loss: &Loss,
-    (params, frozen): (&[Tensor], &[Tensor]),
+    groups: [&[Tensor]; 3],
     rows: &RowTensors,
     differentiated: bool,
 ) -> Vec<Metric> {
-    let tree = site.tree(params, frozen);
+    let tree = site.tree(groups);
     let ahead = Ahead::new(site.model, site.config, &tree, rows, loss.entropy, true);
     let g = rows.loss_weight.graph().clone();
     let LossTerms {
@@ -139,9 +142,13 @@ pub(crate) fn gradient_program(
     let frozen = builder.input("frozen", site.frozen);
     let arguments = builder.input("rows", &layout);
     let row_tensors = RowTensors::new(&arguments, &loss.fields);
-    let metrics = terms(site, loss, (&params, &frozen), &row_tensors, true);
-    let wrt: Vec<&Tensor> = params.iter().collect();
-    let gradients = builder.graph().grad(&metrics[0].value, &wrt);
+    let scaling = builder.input("scaling", site.scaling);
+    let groups = [&params[..], &frozen, &scaling];
+    let metrics = terms(site, loss, groups, &row_tensors, true);
+    let wrt: Vec<&Tensor> = params.iter().chain(&scaling).collect();
+    let mut gradients = builder.graph().grad(&metrics[0].value, &wrt);
+    // In the place of a history's gradient stands its next value: it is assigned, and goes no further with the gradients.
+    let scaling = gradients.split_off(params.len());
     let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
     let metric_layout = scalars(site, &names)?;
     let own_loss = metrics[0].value.clone();
@@ -162,6 +169,7 @@ pub(crate) fn gradient_program(
         builder.output(&metric_layout, &values);
     }
     builder.output(&scalars(site, &["loss"])?, &[own_loss]);
+    builder.output(site.scaling, &scaling);
     Ok(GradientProgram {
         program: builder.compile(site.client)?,
         rows: layout,
@@ -234,7 +242,8 @@ pub(crate) fn evaluation_program(
     let frozen = builder.input("frozen", site.frozen);
     let arguments = builder.input("rows", &layout);
     let rows = RowTensors::new(&arguments, &loss.fields);
-    let metrics = terms(site, loss, (&params, &frozen), &rows, false);
+    let scaling = builder.input("scaling", site.scaling);
+    let metrics = terms(site, loss, [&params, &frozen, &scaling], &rows, false);
     let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
     let values: Vec<Tensor> = metrics.iter().map(|m| m.value.clone()).collect();
     builder.output(&scalars(site, &names)?, &values);
@@ -270,7 +279,8 @@ pub(crate) fn score_program(
     let params = builder.input("params", site.params);
     let frozen = builder.input("frozen", site.frozen);
     let arguments = builder.input("rows", &layout);
-    let tree = site.tree(&params, &frozen);
+    let scaling = builder.input("scaling", site.scaling);
+    let tree = site.tree([&params, &frozen, &scaling]);
     let rows_of = RowTensors::new(&arguments, &[]);
     let entropy = EntropyUse::Reported;
     let tokens = Ahead::new(site.model, site.config, &tree, &rows_of, entropy, false).scores();

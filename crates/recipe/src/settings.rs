@@ -27,6 +27,9 @@ settings! {
         seed: u64 = preset(0);
         /// The number format of matrix products and activations.
         compute_dtype: ComputeDtype = preset(ComputeDtype::Auto);
+        /// Linear layers multiply in 8-bit floats when this is above 0: values are scaled by the largest ones of so many micro-batches
+        /// before, and rounded to e4m3 forward, to e5m2 backward. The sampler multiplies in `compute_dtype`.
+        fp8_history: usize = preset(0).within(count(0).at_most(65_536.0));
         [tables] {
             run: Run,
             model: Model,

@@ -126,6 +126,7 @@ pub(crate) fn trainer(
     let width = recipe.packing.row_tokens;
     let config = EngineConfig {
         compute,
+        fp8_history: recipe.fp8_history,
         policy: policy(recipe, &model, compute),
         head: head_settings(recipe, rows * width, &model),
         temperature: recipe.rollout.temperature,

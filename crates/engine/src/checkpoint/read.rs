@@ -112,6 +112,15 @@ pub(crate) fn read(
     for (name, layout) in layouts {
         groups.push(stored.arrays(dir, name, layout, &mut differences)?);
     }
+    for file in &stored.manifest.files {
+        let read = |(name, _): &(&str, &Layout)| file.name == format!("{name}.safetensors");
+        if !layouts.iter().any(read) {
+            differences.push(format!(
+                "it has a file {}, the run has no such state",
+                file.name
+            ));
+        }
+    }
     if differences.is_empty() {
         return Ok(groups);
     }

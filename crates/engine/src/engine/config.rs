@@ -13,6 +13,11 @@ use crate::optimizer::Optimizer;
 pub struct EngineConfig {
     /// Element type of activations and matrix products; parameters and moments are f32.
     pub compute: DType,
+    /// Largest magnitudes that 8-bit products of linear layers remember, one for each micro-batch; 0 multiplies in `compute`.
+    ///
+    /// Every micro-batch moves the histories on, in the order in which they are given: over an accumulation the newest wins, and
+    /// neither a dropped accumulation nor a refused update takes them back.
+    pub fp8_history: usize,
     /// What layers keep for the backward pass.
     pub policy: Policy,
     /// How the log-prob head works.

@@ -49,6 +49,7 @@ impl Engine {
             Argument::Borrowed(params),
             Argument::Borrowed(&self.frozen),
             Argument::Borrowed(&batch),
+            Argument::Borrowed(&self.scaling),
         ])?;
         self.device_wait
             .during(Awaited::Rows, || report::named(&results[0]))
@@ -106,6 +107,7 @@ impl Engine {
             Argument::Borrowed(params),
             Argument::Borrowed(&self.frozen),
             Argument::Borrowed(&batch),
+            Argument::Borrowed(&self.scaling),
         ])?;
         let wait = &self.device_wait;
         let host = wait.during(Awaited::Rows, || results[0].to_host())?;

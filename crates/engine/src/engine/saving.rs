@@ -15,6 +15,9 @@ impl Engine {
     fn copied(&self, extra: &serde_json::Value) -> Result<Copied, Error> {
         let state = self.state.as_ref().ok_or(Error::StateLost)?;
         let mut groups = vec![("params", self.weights()?[0]), ("optimizer", state)];
+        if !self.scaling.is_empty() {
+            groups.push(("scaling", &self.scaling));
+        }
         if let Some(a) = &self.accumulation {
             groups.extend([("gradients", &a.gradients), ("metrics", &a.metrics)]);
         }
@@ -100,6 +103,10 @@ impl Engine {
             ("params", &self.param_layout),
             ("optimizer", &self.state_layout),
         ];
+        let scaled = !self.scaling_layout.is_empty();
+        if scaled {
+            layouts.push(("scaling", &self.scaling_layout));
+        }
         if stored.manifest.accumulating.is_some() {
             layouts.extend([("gradients", &self.param_layout), ("metrics", &metrics)]);
         }
@@ -112,6 +119,9 @@ impl Engine {
         let mut next = || groups.next().expect("a group was read for every layout");
         self.params = Some(next());
         self.state = Some(next());
+        if scaled {
+            self.scaling = next();
+        }
         let Manifest {
             step,
             extra,

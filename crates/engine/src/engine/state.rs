@@ -57,6 +57,16 @@ impl Engine {
         Ok(names.zip(state.to_host()?).collect())
     }
 
+    /// A copy on the host of the histories of 8-bit products, by name: for each weight of linear layers `[L,3,n]` magnitudes of
+    /// its input, itself and the gradient of its output, oldest first.
+    ///
+    /// # Errors
+    /// The failure of the step that makes them.
+    pub fn scaling_to_host(&self) -> Result<Vec<(String, HostArray)>, Error> {
+        let names = self.scaling_layout.names().map(str::to_owned);
+        Ok(names.zip(self.scaling.to_host()?).collect())
+    }
+
     /// Time that [`Self::forward_backward`] has spent waiting for the device, which is not work of the host.
     pub fn waited(&self) -> Duration {
         self.waited

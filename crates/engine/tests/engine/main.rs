@@ -5,6 +5,7 @@ mod checkpoints;
 mod denominators;
 mod evaluation;
 mod export;
+mod fp8;
 mod head;
 mod norms;
 mod optimizer;

@@ -28,6 +28,7 @@ pub(crate) fn fixture(family: &str) -> PathBuf {
 pub(crate) fn config() -> EngineConfig {
     EngineConfig {
         compute: DType::F32,
+        fp8_history: 0,
         policy: Policy::keep_dots(),
         head: HeadSettings {
             mode: HeadMode::Fused,
