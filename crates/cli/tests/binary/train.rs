@@ -239,6 +239,27 @@ fn norms_of_groups_are_measured_where_they_are_asked_for() {
 }
 
 #[test]
+fn products_of_8_bits_are_learned_with_and_gone_on_with() {
+    let tiny = Tiny::new();
+    let words = "train recipe.toml warmup.steps=12 warmup.learning_rate=2e-3 fp8_history=4";
+    tiny.run(&format!("{words} run.dir=narrow")).well();
+    tiny.run("train recipe.toml warmup.steps=12 warmup.learning_rate=2e-3 run.dir=wide")
+        .well();
+    let (narrow, wide) = (tiny.metrics("narrow"), tiny.metrics("wide"));
+    let loss = |line: &serde_json::Map<String, serde_json::Value>| line["loss"].as_f64().unwrap();
+    for (a, b) in narrow.iter().zip(&wide).take(12) {
+        assert!((loss(a) - loss(b)).abs() < 0.05 * loss(b), "{a:?} {b:?}");
+    }
+    assert_ne!(narrow, wide);
+    // Its checkpoints go on as it did, and are no other run's.
+    std::fs::remove_dir_all(tiny.path("narrow/checkpoints/step-16")).unwrap();
+    tiny.run(&format!("{words} run.dir=narrow --resume")).well();
+    assert_eq!(tiny.metrics("narrow"), narrow);
+    tiny.run("train recipe.toml warmup.steps=12 warmup.learning_rate=2e-3 run.dir=narrow --resume")
+        .refused(2, &["fp8_history is 0, the run has 4"]);
+}
+
+#[test]
 fn learning_rates_follow_the_schedule_of_each_phase() {
     let tiny = Tiny::new();
     tiny.run("train recipe.toml run.dir=out warmup.lr_schedule=linear warmup.min_lr_ratio=0.4 rl.lr_schedule=linear rl.lr_warmup_steps=2")
