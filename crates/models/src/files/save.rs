@@ -18,7 +18,7 @@ use super::stream::HfLayout;
 use super::write::{Outputs, Sink};
 use crate::config::{CONFIG_FILE, ModelConfig};
 use crate::error::{Error, Result, WeightProblem};
-use crate::layout::Entry;
+use crate::layout::{Entry, Piece};
 
 /// Files of a model folder that say how to use the model, and that training leaves as they are.
 const COMPANIONS: &[&str] = &[
@@ -108,7 +108,7 @@ pub(super) fn feed<'a, E: From<Error>>(
     fetch: &mut dyn FnMut(&ParamSpec) -> Result<Cow<'a, HostArray>, E>,
     sink: &mut Sink<'_>,
 ) -> Result<(), E> {
-    let mut each = |name: &str, _: &[usize], bytes: Vec<u8>| Ok(sink(name, &bytes)?);
+    let mut each = |tensor: &Piece, bytes: Vec<u8>| Ok(sink(&tensor.name, &bytes)?);
     let problems = layout.tensors(stored, judged, fetch, &mut each)?;
     if problems.is_empty() {
         return Ok(());

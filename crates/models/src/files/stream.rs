@@ -12,7 +12,10 @@ use super::mapped::MappedTensors;
 use crate::adapter::Lora;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result, WeightProblem};
-use crate::layout::{Entry, Naming};
+use crate::layout::{Entry, Naming, Piece};
+
+/// Takes a tensor: what it is, and its bytes.
+type Each<'a, E> = dyn FnMut(&Piece, Vec<u8>) -> Result<(), E> + 'a;
 
 /// How a checkpoint of a model names and packs its tensors.
 #[derive(Clone, Debug)]
@@ -86,9 +89,12 @@ impl HfLayout {
         each: &mut dyn FnMut(&str, HostArray) -> Result<(), E>,
     ) -> Result<(), E> {
         let stored = Stored::from_dtype(dtype).ok_or(Error::SaveDtype { dtype })?;
-        let mut array = |name: &str, dims: &[usize], bytes| {
-            let array = HostArray::new(dtype, dims.to_vec(), bytes);
-            each(name, array.expect("a tensor has the bytes of its shape"))
+        let mut array = |tensor: &Piece, bytes| {
+            let array = HostArray::new(dtype, tensor.dims.clone(), bytes);
+            each(
+                &tensor.name,
+                array.expect("a tensor has the bytes of its shape"),
+            )
         };
         let problems = self.tensors(stored, true, fetch, &mut array)?;
         if problems.is_empty() {
@@ -103,7 +109,7 @@ impl HfLayout {
         stored: Stored,
         judged: bool,
         fetch: &mut dyn FnMut(&ParamSpec) -> Result<Cow<'a, HostArray>, E>,
-        each: &mut dyn FnMut(&str, &[usize], Vec<u8>) -> Result<(), E>,
+        each: &mut Each<'_, E>,
     ) -> Result<Vec<WeightProblem>, E> {
         let mut missing: HashMap<&str, usize> = HashMap::new();
         for piece in self.entries.iter().flat_map(|entry| &entry.pieces) {
@@ -127,7 +133,7 @@ impl HfLayout {
                 let left = missing.get_mut(name).expect("all pieces were counted");
                 *left -= 1;
                 if *left == 0 {
-                    each(name, &piece.dims, bytes)?;
+                    each(piece, bytes)?;
                 } else {
                     begun.insert(name, bytes);
                 }
