@@ -225,6 +225,10 @@ fn norms_of_groups_are_measured_where_they_are_asked_for() {
         assert!((0.0 < attention && attention < all) || all == 0.0);
     }
     assert_eq!(measured, tiny.metrics("plain"), "nothing else changes");
+    let more = "train recipe.toml run.dir=plain rl.steps=5 --resume";
+    tiny.run(&format!("{more} {groups}")).well();
+    let last = tiny.metrics("plain").pop().unwrap();
+    assert!(last.contains_key("grad_norm/*"), "{last:?}");
     tiny.run("train recipe.toml optimizer.group_norms=[\"*/attn/*\",\"attn\"]")
         .refused(
             2,
