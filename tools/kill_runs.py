@@ -29,6 +29,7 @@ def left_by(run):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("step_time", None)
+        line.pop("checkpoint/copy_seconds", None)
     weights = (run / "model" / "model.safetensors").read_bytes()
     return lines, hashlib.sha256(weights).hexdigest()
 

@@ -14,7 +14,7 @@ TEST = ["cargo", "test", "-q", "-p", "ferrotune-engine"]
 BUILD = [*TEST, "--lib", "--test", "engine", "--no-run"]
 TESTS = [
     [*TEST, "--lib"],
-    [*TEST, "--test", "engine", "--", "optimizer", "checkpoints", "evaluation", "structure", "accumulation", "trains"],
+    [*TEST, "--test", "engine", "--", "optimizer", "checkpoints", "evaluation", "structure", "accumulation", "trains", "denominators", "resuming", "shapes", "waiting", "norms", "export", "fp8"],
 ]
 
 # Name of the fault, file, what stands there, what the broken copy has instead.
@@ -59,13 +59,30 @@ FAULTS = [
     ("schedule off by one", "schedule.rs", "self.peak * (step + 1) as f64", "self.peak * step as f64"),
     ("late decay off by one", "schedule.rs", "(step + 1 + decay_steps)", "(step + decay_steps)"),
     ("the last step is one before", "schedule.rs", "            .saturating_sub(1)\n", ""),
+    # Shapes, waits, norms of groups.
+    ("a shape is not remembered", "engine/shapes.rs", "!self.seen.contains(it)", "self.seen.contains(it)"),
+    ("one shape more than the limit", "engine/shapes.rs", "self.seen.len() < self.limit", "self.seen.len() <= self.limit"),
+    ("scores of any shape", "engine/reading.rs", "([key.0, key.1], Instant::now());\n            self.shapes.check(shape)?;", "([key.0, key.1], Instant::now());"),
+    ("another micro-batch is said to be awaited", "engine.rs", "self.micro_batches + 1 - self", "self.micro_batches + 2 - self"),
+    ("a group's norm of another parameter", "optimizer/gate.rs", "places.iter().map(|i| &squares[*i])", "places.iter().map(|_| &squares[0])"),
+    ("a group's norm is not rooted", "optimizer/gate.rs", "group_norms.map(|it| it.sqrt())", "group_norms.map(|it| it)"),
+    # Histories of 8-bit products.
+    ("histories never move", "engine.rs", "        self.scaling = scaling;\n", "        drop(scaling);\n"),
+    ("histories are counted in the norm", "step.rs", "let scaling = gradients.split_off(params.len());", "let scaling = gradients.split_off(params.len()); gradients[0] = &gradients[0] + scaling.iter().map(|s| s.sum_all()).reduce(|a, b| a + b).unwrap_or_else(|| gradients[0].scalar_like(0.0));"),
+    ("evaluation in wide products", "step.rs", "terms(site, loss, [&params, &frozen, &scaling], &rows, false)", "terms(&Site { scaling: &Layout::new(site.mesh, site.rules, &[])?, ..*site }, loss, [&params, &frozen, &scaling[..0]], &rows, false)"),
     # Reading.
     ("a snapshot of zeros", "engine/reading.rs", "Ok(results?.remove(0))", "drop(results?); Group::upload(&self.client, &self.param_layout, &self.params.as_ref().ok_or(Error::StateLost)?.layout().specs().iter().map(|s| ferrotune_graph::HostArray::zeros(s.dtype, &s.dims)).collect::<Vec<_>>()).map_err(Error::from)"),
     ("scores carry the weights", "scores.rs", "        if weighted {", "        if weighted || config.temperature > 0.0 {"),
     # Checkpoints.
-    ("restore without the optimizer", "engine/state.rs", "self.state = Some(state);", "drop(state);"),
-    ("restore without the step", "engine/state.rs", "self.step = saved.step;", ""),
-    ("restore keeps an accumulation", "engine/state.rs", "        self.accumulation = None;\n        self.step", "        self.step"),
+    ("restore without the optimizer", "engine/saving.rs", "self.state = Some(next());", "drop(next());"),
+    ("restore without the step", "engine/saving.rs", "self.step = step;", "let _ = step;"),
+    ("restore without random state", "engine/saving.rs", "&layouts)?;\n        let placed", "&layouts)?;\n        let mut arrays = arrays;\n        for it in arrays[1].iter_mut().filter(|it| it.dtype() == ferrotune_graph::DType::S32) { *it = ferrotune_graph::HostArray::zeros(it.dtype(), it.dims()); }\n        let placed"),
+    ("restore without the spike window", "engine/saving.rs", "&layouts)?;\n        let placed", "&layouts)?;\n        let mut arrays = arrays;\n        for (it, spec) in arrays[1].iter_mut().zip(self.state_layout.specs()).filter(|it| it.1.name == \"recent_norms\") { let _ = spec; *it = ferrotune_graph::HostArray::zeros(it.dtype(), it.dims()); }\n        let placed"),
+    ("restore without the histories", "engine/saving.rs", "            self.scaling = next();", "            drop(next());"),
+    ("a file that nobody reads is passed over", "checkpoint/read.rs", "if !layouts.iter().any(read) {", "if !layouts.iter().any(read) && differences.len() > 99 {"),
+    ("restore keeps an accumulation", "engine/saving.rs", "            metrics: next(),\n        });", "            metrics: next(),\n        }).or(self.accumulation.take());"),
+    ("an accumulation is not saved", "engine/saving.rs", "accumulating: self.accumulation.as_ref().map(|a| a.loss.clone()),", "accumulating: None,"),
+    ("gradients and metrics of an accumulation exchanged", "engine/saving.rs", "            gradients: next(),\n            metrics: next(),", "            metrics: next(),\n            gradients: next(),"),
     ("the hash of a file is not compared", "checkpoint/read.rs", "if hash(&bytes) == entry.sha256 {", "if bytes.len() as u64 == entry.bytes {"),
     ("the hash of the manifest is not compared", "checkpoint/manifest.rs", "if hash(sealed.contents.as_bytes()) != sealed.sha256 {", "if sealed.sha256.is_empty() {"),
     ("the form of the manifest is not compared", "checkpoint/manifest.rs", "if manifest.seal().as_bytes() != text {", "if text.is_empty() {"),

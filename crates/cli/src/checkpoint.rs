@@ -1,11 +1,15 @@
 //! `ferrotune checkpoint`: what the checkpoints of a run are, whether they are sound, and their weights for others.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use ferrotune_engine::checkpoint::{self, Manifest};
 use ferrotune_engine::{Error, Trains};
-use ferrotune_models::{ModelConfig, init_params, save, save_adapter};
+use ferrotune_graph::HostArray;
+use ferrotune_models::{ModelConfig, init_params, save_adapter, save_from};
+use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::DType;
 use ferrotune_recipe::{ModelInit, Recipe};
 use serde_json::json;
@@ -101,6 +105,9 @@ fn show(args: &CheckpointArgs) -> Result<(), Failure> {
     if let Some(frozen) = &manifest.frozen {
         print(format_args!("frozen   {frozen}"))?;
     }
+    if let Some(loss) = &manifest.accumulating {
+        print(format_args!("gathers  gradients of {loss}"))?;
+    }
     print(format_args!("state    {}", manifest.extra))?;
     for file in &manifest.files {
         let (name, size) = (&file.name, bytes(file.bytes));
@@ -134,15 +141,14 @@ fn export(args: &CheckpointExportArgs) -> Result<(), Failure> {
     let model = ModelConfig::load(&recipe.model.path).or_refuse()?;
     let learns = Learns::read(recipe, &model).or_refuse()?;
     let stored = checkpoint::open(&path).or_fail()?;
-    let filled = |params: Vec<(_, _)>| -> Result<Vec<_>, Failure> {
-        let fill = |(spec, first)| {
-            let learned = stored.param(&path, &spec).or_refuse()?;
-            Ok((spec, learned.unwrap_or(first)))
-        };
-        params.into_iter().map(fill).collect()
-    };
+    let learned = |spec: &ParamSpec| stored.param(&path, spec);
     if let Trains::Adapters(lora) = &learns.trains {
-        let adapters = filled(learns.adapters)?;
+        let filled = |(spec, first)| {
+            let array = learned(&spec)?.unwrap_or(first);
+            Ok((spec, array))
+        };
+        let adapters: Result<Vec<_>, Error> = learns.adapters.into_iter().map(filled).collect();
+        let adapters = adapters.or_refuse()?;
         let base = recipe.model.path.display().to_string();
         save_adapter(&args.out, &model, lora, &adapters, &base).or_fail()?;
     } else {
@@ -150,9 +156,20 @@ fn export(args: &CheckpointExportArgs) -> Result<(), Failure> {
             ModelInit::Random => (init_params(&model, recipe.seed).or_fail()?, None),
             ModelInit::Pretrained => model_folder::weights(&recipe.model.path, &model)?,
         };
+        let first: HashMap<String, HostArray> = first
+            .into_iter()
+            .map(|(spec, array)| (spec.path, array))
+            .collect();
+        let mut fetch = |spec: &ParamSpec| {
+            let frozen = || Cow::Borrowed(&first[&spec.path]);
+            Ok::<_, Error>(learned(spec)?.map_or_else(frozen, Cow::Owned))
+        };
         let dtype = dtype.unwrap_or(DType::F32);
         let source = Some(recipe.model.path.as_path());
-        save(&args.out, &model, &filled(first)?, dtype, source).or_fail()?;
+        save_from(&args.out, &model, dtype, source, &mut fetch).map_err(|error| match error {
+            Error::Incompatible { .. } => Failure::refused(error),
+            other => Failure::failed(other),
+        })?;
     }
     let updates = stored.manifest.step;
     say(format_args!(

@@ -121,11 +121,14 @@ pub(crate) fn scoring_engine(
 ) -> Result<Engine, Failure> {
     let config = EngineConfig {
         compute,
+        fp8_history: 0,
         policy: Policy::recompute(),
         head,
         temperature: 1.0,
         optimizer: Optimizer::default(),
         max_inflight: 2,
+        max_shapes: 8,
+        group_norms: Vec::new(),
         trains,
         router: RouterSettings::default(),
     };

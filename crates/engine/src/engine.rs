@@ -2,9 +2,13 @@
 
 mod config;
 mod division;
+mod export;
 mod reading;
 mod report;
+mod saving;
+mod shapes;
 mod state;
+mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -18,13 +22,18 @@ use ferrotune_program::{Argument, Group, Layout, Leaf, Program};
 
 pub use config::{EngineConfig, RouterSettings, Trains};
 use division::Division;
+pub(crate) use division::fits;
 pub use report::{Pending, Scores, Skipped, UpdateReport};
+pub use shapes::Compiled;
+use shapes::Shapes;
+pub use waiting::{Awaited, DeviceWait};
 
 use crate::batch::{self, Wanted};
 use crate::checkpoint::Writer;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::optimizer;
+use crate::scaling;
 use crate::step::{self, GradientProgram, ScoreProgram, Site, UpdateProgram};
 
 /// Name of the loss, rows, width, and whether the program adds to an accumulation.
@@ -47,16 +56,23 @@ pub struct Engine {
     param_layout: Layout,
     frozen_layout: Layout,
     state_layout: Layout,
+    scaling_layout: Layout,
     /// `None` after a program that took it failed.
     params: Option<Group>,
     frozen: Group,
     /// Of the frozen parameters' values.
     fingerprint: Option<String>,
     state: Option<Group>,
+    /// Histories of 8-bit products, after the last micro-batch.
+    scaling: Group,
     accumulation: Option<Accumulation>,
     /// Losses of micro-batches that may still be running, oldest first.
     inflight: VecDeque<Group>,
+    /// Micro-batches handed to the device.
+    micro_batches: u64,
     waited: Duration,
+    device_wait: DeviceWait,
+    shapes: Shapes,
     writer: Writer,
     gradient_programs: HashMap<GradientKey, GradientProgram>,
     evaluation_programs: HashMap<(String, usize, usize), GradientProgram>,
@@ -83,6 +99,7 @@ impl Engine {
     ) -> Result<Self, Error> {
         let division = Division::of(&model, &config.trains)?;
         config.router.check(&model)?;
+        division.check_groups(&config.group_norms)?;
         check_parameters(division.specs(), params)?;
         let place = |specs: Vec<&ParamSpec>| {
             let leaves: Vec<Leaf> = specs.into_iter().map(leaf).collect();
@@ -95,6 +112,11 @@ impl Engine {
             rules,
             &optimizer::state_leaves(&config.optimizer, &leaves),
         )?;
+        let scaling_layout = Layout::new(
+            mesh,
+            rules,
+            &scaling::leaves(division.specs(), config.fp8_history),
+        )?;
         let arrays: Vec<&HostArray> = params.iter().map(|(_, array)| array).collect();
         let upload = |layout: &Layout, arrays: Vec<&&HostArray>| {
             let host: Vec<HostArray> = arrays.into_iter().copied().cloned().collect();
@@ -105,18 +127,23 @@ impl Engine {
             frozen: upload(&frozen_layout, division.frozen(&arrays))?,
             fingerprint: division.fingerprint(&arrays),
             state: Some(zeros(client, &state_layout)?),
+            scaling: zeros(client, &scaling_layout)?,
             client: client.clone(),
             mesh: mesh.clone(),
             rules: rules.clone(),
             model,
+            shapes: Shapes::new(config.max_shapes),
             config,
             division,
             param_layout,
             frozen_layout,
             state_layout,
+            scaling_layout,
             accumulation: None,
             inflight: VecDeque::new(),
+            micro_batches: 0,
             waited: Duration::ZERO,
+            device_wait: DeviceWait::default(),
             writer: Writer::default(),
             gradient_programs: HashMap::new(),
             evaluation_programs: HashMap::new(),
@@ -136,6 +163,7 @@ impl Engine {
             config: &self.config,
             params: &self.param_layout,
             frozen: &self.frozen_layout,
+            scaling: &self.scaling_layout,
         }
     }
 
@@ -147,9 +175,26 @@ impl Engine {
         self.gradient_program(rows, width, loss, false)?;
         self.gradient_program(rows, width, loss, true)?;
         if self.update_program.is_none() {
-            self.update_program = Some(step::update_program(&self.site(), &self.state_layout)?);
+            self.update_program = Some(self.compiled_update()?);
         }
         Ok(())
+    }
+
+    fn compiled_update(&mut self) -> Result<UpdateProgram, Error> {
+        let begun = Instant::now();
+        let update = step::update_program(&self.site(), &self.state_layout)?;
+        self.shapes.add(&update.program, None, begun.elapsed());
+        Ok(update)
+    }
+
+    /// What was compiled since this was asked last: for each new shape of rows its programs, once.
+    pub fn take_compiled(&mut self) -> Vec<Compiled> {
+        self.shapes.take()
+    }
+
+    /// Says, also from another thread, what the host is waiting for.
+    pub fn device_wait(&self) -> DeviceWait {
+        self.device_wait.clone()
     }
 
     fn gradient_program(
@@ -161,7 +206,11 @@ impl Engine {
     ) -> Result<GradientKey, Error> {
         let key = (loss.name.clone(), rows, width, adds);
         if !self.gradient_programs.contains_key(&key) {
+            let (shape, begun) = ([rows, width], Instant::now());
+            self.shapes.check(shape)?;
             let program = step::gradient_program(&self.site(), loss, rows, width, adds)?;
+            self.shapes
+                .add(&program.program, Some(shape), begun.elapsed());
             self.gradient_programs.insert(key.clone(), program);
         }
         Ok(key)
@@ -172,7 +221,7 @@ impl Engine {
     ///
     /// # Errors
     /// Rows without a field that the loss reads or with a token outside of the vocabulary, an accumulation of another loss,
-    /// a loss that the single pass of the head cannot form,
+    /// a loss that the single pass of the head cannot form, one shape of rows more than [`EngineConfig::max_shapes`],
     /// or a failure of the device. On failures of the rows the accumulation is unchanged.
     pub fn forward_backward(&mut self, rows: &Rows, loss: &Loss) -> Result<(), Error> {
         if let Some(a) = self.accumulation.as_ref().filter(|a| a.loss != loss.name) {
@@ -204,24 +253,30 @@ impl Engine {
             Argument::Borrowed(params),
             Argument::Borrowed(&self.frozen),
             Argument::Borrowed(&batch),
+            Argument::Borrowed(&self.scaling),
         ];
         if let Some(a) = self.accumulation.take() {
             arguments.extend([Argument::Moved(a.gradients), Argument::Moved(a.metrics)]);
         }
         let results = gradient.program.call(arguments)?;
-        let [gradients, metrics, loss_of_rows] =
-            <[Group; 3]>::try_from(results).expect("the program has three groups of results");
+        let [gradients, metrics, loss_of_rows, scaling] =
+            <[Group; 4]>::try_from(results).expect("the program has four groups of results");
+        self.scaling = scaling;
         self.accumulation = Some(Accumulation {
             loss: loss.name.clone(),
             gradients,
             metrics,
         });
         self.inflight.push_back(loss_of_rows);
+        self.micro_batches += 1;
         let begun = Instant::now();
         while self.inflight.len() > self.config.max_inflight.max(1) {
-            self.inflight
-                .pop_front()
-                .map_or(Ok(()), |oldest| oldest.wait())?;
+            let number = self.micro_batches + 1 - self.inflight.len() as u64;
+            let Some(oldest) = self.inflight.pop_front() else {
+                break;
+            };
+            self.device_wait
+                .during(Awaited::MicroBatch(number), || oldest.wait())?;
         }
         self.waited += begun.elapsed();
         Ok(())
@@ -240,7 +295,7 @@ impl Engine {
         } = self.accumulation.take().ok_or(Error::NoGradient)?;
         let update = match self.update_program.take() {
             Some(update) => update,
-            None => step::update_program(&self.site(), &self.state_layout)?,
+            None => self.compiled_update()?,
         };
         let rate = HostArray::from_slice(&[], &[learning_rate as f32])
             .map_err(ferrotune_program::Error::from)?;
@@ -263,6 +318,7 @@ impl Engine {
         Ok(Pending {
             step: self.step,
             on_nonfinite: self.config.optimizer.on_nonfinite,
+            device_wait: self.device_wait.clone(),
             report,
             metrics,
         })

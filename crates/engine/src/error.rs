@@ -120,12 +120,20 @@ pub enum Error {
         /// The norm.
         grad_norm: f64,
     },
+    /// Rows of another shape than all those that there are programs for, of which there are as many as there may be.
+    #[error(
+        "rows of {} tokens would be one more shape to compile for, after {}: cut and fill batches to one shape, or raise max_shapes",
+        times(given), seen.iter().map(times).collect::<Vec<_>>().join(", ")
+    )]
+    TooManyShapes {
+        /// Rows and tokens a row that were given.
+        given: [usize; 2],
+        /// Those that there are programs for.
+        seen: Vec<[usize; 2]>,
+    },
     /// The state was given to a program that failed; nothing is left to continue from.
     #[error("the state was lost when an earlier step failed: restore a checkpoint")]
     StateLost,
-    /// A checkpoint is asked for in the middle of an accumulation.
-    #[error("a checkpoint cannot be saved between forward_backward and update")]
-    MidAccumulation,
     /// There is no checkpoint.
     #[error("there is no checkpoint at {}", path.display())]
     Absent {
@@ -158,6 +166,11 @@ pub enum Error {
         /// What the system says.
         source: std::io::Error,
     },
+}
+
+/// `4 x 512`.
+fn times([rows, width]: &[usize; 2]) -> String {
+    format!("{rows} x {width}")
 }
 
 impl Error {

@@ -6,11 +6,37 @@
 //!
 //! | call | reads | overwrites |
 //! |---|---|---|
-//! | [`Engine::forward_backward`] | parameters, rows | accumulation |
+//! | [`Engine::forward_backward`] | parameters, rows | accumulation, histories of 8-bit products |
 //! | [`Engine::update`] | accumulation | parameters, optimizer state |
 //! | [`Engine::evaluate`], [`Engine::score`] | parameters, rows | nothing |
-//! | [`Engine::snapshot`] | parameters | nothing |
+//! | [`Engine::snapshot`], [`Engine::weights_for`] | parameters | nothing |
 //! | [`Engine::save`], [`Engine::restore`] | checkpoint files | all state |
+//!
+//! Parameters are lent for as long as nothing overwrites them, and whoever wants to keep them takes a snapshot:
+//!
+//! ```no_run
+//! # use ferrotune_engine::{Engine, Error};
+//! fn publish(engine: &mut Engine) -> Result<(), Error> {
+//!     let kept = engine.snapshot()?;
+//!     engine.update(1e-3)?;
+//!     println!("{} arrays as they were", kept.len());
+//!     let [trained, _] = engine.weights()?;
+//!     println!("{} arrays as they are", trained.len());
+//!     Ok(())
+//! }
+//! ```
+//!
+//! What an update has moved cannot be read:
+//!
+//! ```compile_fail,E0502
+//! # use ferrotune_engine::{Engine, Error};
+//! fn publish(engine: &mut Engine) -> Result<(), Error> {
+//!     let [trained, _] = engine.weights()?;
+//!     engine.update(1e-3)?;
+//!     println!("{} arrays", trained.len()); // they were given to the update
+//!     Ok(())
+//! }
+//! ```
 //!
 //! The engine knows nothing of rewards or prompts; what a token is worth comes in with the rows.
 #![forbid(unsafe_code)]
@@ -21,15 +47,17 @@ mod engine;
 mod error;
 mod loss;
 mod optimizer;
+mod scaling;
 mod schedule;
 mod scores;
 mod step;
 
 pub use engine::{
-    Engine, EngineConfig, Pending, RouterSettings, Scores, Skipped, Trains, UpdateReport,
+    Awaited, Compiled, DeviceWait, Engine, EngineConfig, Pending, RouterSettings, Scores, Skipped,
+    Trains, UpdateReport,
 };
 pub use error::Error;
-pub use ferrotune_models::Lora;
+pub use ferrotune_models::{HfLayout, Lora};
 pub use ferrotune_nn::{Combine, EntropyUse, HeadMode, HeadSettings, HeadSizes};
 pub use loss::{Loss, LossFunction, LossInputs, LossTerms, Metric};
 pub use optimizer::{AdamW, Muon, OnNonFinite, Optimizer, Rule, Sgd, SpikeGuard};

@@ -8,7 +8,7 @@ use ferrotune_pjrt::Client;
 use ferrotune_program::{Builder, Layout, Leaf, Program};
 
 use crate::batch::{self, Replayed, RowTensors};
-use crate::engine::EngineConfig;
+use crate::engine::{EngineConfig, fits};
 use crate::error::Error;
 use crate::loss::{Loss, LossInputs, LossTerms, Metric};
 use crate::optimizer;
@@ -25,6 +25,8 @@ pub(crate) struct Site<'a> {
     pub(crate) params: &'a Layout,
     /// Those that do not.
     pub(crate) frozen: &'a Layout,
+    /// Histories of 8-bit products.
+    pub(crate) scaling: &'a Layout,
 }
 
 impl Site<'_> {
@@ -47,10 +49,11 @@ impl Site<'_> {
         )?)
     }
 
-    /// The tree of all parameters.
-    fn tree(&self, trained: &[Tensor], frozen: &[Tensor]) -> Params {
+    /// The tree of all parameters, with the histories beside them.
+    fn tree(&self, [trained, frozen, scaling]: [&[Tensor]; 3]) -> Params {
         let names = self.params.names().chain(self.frozen.names());
-        let tensors = trained.iter().chain(frozen).cloned();
+        let names = names.chain(self.scaling.names());
+        let tensors = trained.iter().chain(frozen).chain(scaling).cloned();
         let scale = self.config.trains.adapter_scale();
         Params::new(names.map(str::to_owned).zip(tensors)).with_adapter_scale(scale)
     }
@@ -60,14 +63,15 @@ impl Site<'_> {
 ///
 /// The first of an accumulation maps parameters and rows to gradients and metrics; the next ones also take the gradients
 /// and metrics so far, by move, and add to them. Either also returns the loss of its own rows, which nobody overwrites: by
-/// waiting for it the host keeps in step with the device.
+/// waiting for it the host keeps in step with the device. Both map the histories of 8-bit products to the next ones.
 pub(crate) struct GradientProgram {
     pub(crate) program: Program,
     pub(crate) rows: Layout,
     pub(crate) fields: Vec<Field>,
 }
 
-fn scalars(site: &Site<'_>, names: &[&str]) -> Result<Layout, Error> {
+/// f32 scalars by name: metrics, or what else a program says of its work.
+pub(crate) fn scalars(site: &Site<'_>, names: &[&str]) -> Result<Layout, Error> {
     let leaves: Vec<Leaf> = names
         .iter()
         .map(|n| Leaf::new(n, DType::F32, &[], &[]))
@@ -80,11 +84,11 @@ fn scalars(site: &Site<'_>, names: &[&str]) -> Result<Layout, Error> {
 fn terms(
     site: &Site<'_>,
     loss: &Loss,
-    (params, frozen): (&[Tensor], &[Tensor]),
+    groups: [&[Tensor]; 3],
     rows: &RowTensors,
     differentiated: bool,
 ) -> Vec<Metric> {
-    let tree = site.tree(params, frozen);
+    let tree = site.tree(groups);
     let ahead = Ahead::new(site.model, site.config, &tree, rows, loss.entropy, true);
     let g = rows.loss_weight.graph().clone();
     let LossTerms {
@@ -138,9 +142,13 @@ pub(crate) fn gradient_program(
     let frozen = builder.input("frozen", site.frozen);
     let arguments = builder.input("rows", &layout);
     let row_tensors = RowTensors::new(&arguments, &loss.fields);
-    let metrics = terms(site, loss, (&params, &frozen), &row_tensors, true);
-    let wrt: Vec<&Tensor> = params.iter().collect();
-    let gradients = builder.graph().grad(&metrics[0].value, &wrt);
+    let scaling = builder.input("scaling", site.scaling);
+    let groups = [&params[..], &frozen, &scaling];
+    let metrics = terms(site, loss, groups, &row_tensors, true);
+    let wrt: Vec<&Tensor> = params.iter().chain(&scaling).collect();
+    let mut gradients = builder.graph().grad(&metrics[0].value, &wrt);
+    // In the place of a history's gradient stands its next value: it is assigned, and goes no further with the gradients.
+    let scaling = gradients.split_off(params.len());
     let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
     let metric_layout = scalars(site, &names)?;
     let own_loss = metrics[0].value.clone();
@@ -161,12 +169,16 @@ pub(crate) fn gradient_program(
         builder.output(&metric_layout, &values);
     }
     builder.output(&scalars(site, &["loss"])?, &[own_loss]);
+    builder.output(site.scaling, &scaling);
     Ok(GradientProgram {
         program: builder.compile(site.client)?,
         rows: layout,
         fields: loss.fields.clone(),
     })
 }
+
+/// What stands before a pattern in the name of its norm.
+pub(crate) const GROUP: &str = "grad_norm/";
 
 /// The update: parameters (moved), optimizer state (moved), gradients (moved), learning rate → parameters, state, report.
 pub(crate) struct UpdateProgram {
@@ -178,7 +190,18 @@ pub(crate) struct UpdateProgram {
 pub(crate) fn update_program(site: &Site<'_>, state: &Layout) -> Result<UpdateProgram, Error> {
     let mut builder = Builder::new("update", site.mesh, site.rules);
     let rate = scalars(site, &["learning_rate"])?;
-    let report = scalars(site, &["grad_norm", "skipped"])?;
+    let patterns = &site.config.group_norms;
+    let place = |pattern: &String| -> Vec<usize> {
+        let names = site.params.names().enumerate();
+        names
+            .filter_map(|(i, name)| fits(pattern, name).then_some(i))
+            .collect()
+    };
+    let groups: Vec<Vec<usize>> = patterns.iter().map(place).collect();
+    let names: Vec<String> = patterns.iter().map(|it| format!("{GROUP}{it}")).collect();
+    let names = names.iter().map(String::as_str);
+    let names: Vec<&str> = ["grad_norm", "skipped"].into_iter().chain(names).collect();
+    let report = scalars(site, &names)?;
     let params = builder.input("params", site.params);
     let moments = builder.input("optimizer", state);
     let gradients = builder.input_donated("gradients", site.params);
@@ -192,11 +215,14 @@ pub(crate) fn update_program(site: &Site<'_>, state: &Layout) -> Result<UpdatePr
             &moments,
             &gradients,
             &learning_rate[0],
+            &groups,
         )
     });
     builder.output_replacing(site.params, &new.params, &params);
     builder.output_replacing(state, &new.state, &moments);
-    builder.output(&report, &[new.grad_norm, new.skipped]);
+    let norms = [new.grad_norm, new.skipped].into_iter();
+    let norms: Vec<Tensor> = norms.chain(new.group_norms).collect();
+    builder.output(&report, &norms);
     Ok(UpdateProgram {
         program: builder.compile(site.client)?,
         rate,
@@ -216,7 +242,8 @@ pub(crate) fn evaluation_program(
     let frozen = builder.input("frozen", site.frozen);
     let arguments = builder.input("rows", &layout);
     let rows = RowTensors::new(&arguments, &loss.fields);
-    let metrics = terms(site, loss, (&params, &frozen), &rows, false);
+    let scaling = builder.input("scaling", site.scaling);
+    let metrics = terms(site, loss, [&params, &frozen, &scaling], &rows, false);
     let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
     let values: Vec<Tensor> = metrics.iter().map(|m| m.value.clone()).collect();
     builder.output(&scalars(site, &names)?, &values);
@@ -252,7 +279,8 @@ pub(crate) fn score_program(
     let params = builder.input("params", site.params);
     let frozen = builder.input("frozen", site.frozen);
     let arguments = builder.input("rows", &layout);
-    let tree = site.tree(&params, &frozen);
+    let scaling = builder.input("scaling", site.scaling);
+    let tree = site.tree([&params, &frozen, &scaling]);
     let rows_of = RowTensors::new(&arguments, &[]);
     let entropy = EntropyUse::Reported;
     let tokens = Ahead::new(site.model, site.config, &tree, &rows_of, entropy, false).scores();

@@ -104,6 +104,12 @@ pub enum Error {
         /// One entry for each array.
         problems: Vec<WeightProblem>,
     },
+    /// Arrays that cannot become tensors of a checkpoint; every one is listed.
+    #[error("the weights cannot be written:{}", lines(problems))]
+    Unfit {
+        /// One entry for each array.
+        problems: Vec<WeightProblem>,
+    },
     /// There is no room for a parameter.
     #[error("no memory for {name} of shape {dims:?} in f32")]
     Memory {

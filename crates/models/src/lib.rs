@@ -39,8 +39,8 @@ pub use config::{
 pub use decoder::{Cache, CacheEntry, Decoder, Forward, Routed};
 pub use error::{Error, Result, WeightProblem};
 pub use files::{
-    AdapterWeights, Survey, Weights, export_gradients, load, load_adapter, save, save_adapter,
-    survey,
+    AdapterWeights, HfLayout, Survey, Weights, export_gradients, load, load_adapter, save,
+    save_adapter, save_from, survey,
 };
 pub use init::{init_adapter, init_params};
 pub use layout::{is_linear_weight, is_read_in_f32};

@@ -15,6 +15,7 @@ mod convolution;
 mod decode;
 mod delta_rule;
 mod experts;
+mod fp8;
 mod head;
 mod linear;
 mod mlp;
@@ -31,6 +32,7 @@ pub use convolution::{causal_convolution, convolution_step};
 pub use decode::{CacheView, FeedStep, HeadsStep, LogitSummary, attend_cache};
 pub use delta_rule::{DeltaInputs, delta_step, gated_delta_rule, gated_delta_state};
 pub use experts::{Routes, Routing, mix_experts};
+pub use fp8::{FP8_KINDS, linear_fp8};
 pub use head::{
     Combine, EntropyUse, Head, HeadMode, HeadSettings, HeadSizes, PartialLoss, TokenScores,
 };

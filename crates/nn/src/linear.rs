@@ -2,6 +2,7 @@
 
 use ferrotune_graph::Tensor;
 
+use crate::fp8::linear_fp8;
 use crate::params::Params;
 
 /// `x · w` over the last dimension of `x`, in the element type of `x`; products are summed in f32.
@@ -20,7 +21,7 @@ pub fn linear(x_btd: &Tensor, w_df: &Tensor) -> Tensor {
 ///
 /// `x·W + b + s·(x·A)·B`, with the matrices `name [D,F]`, `name_lora_a [D,R]` and `name_lora_b [R,F]`, the bias `name_bias [F]`,
 /// and `s` the [scale of adapters](Params::with_adapter_scale); matrices are the other way round where the tree
-/// [says so](Params::with_transposed_weights).
+/// [says so](Params::with_transposed_weights). Where the tree has a history `name_fp8 [3,n]`, `x·W` is [`linear_fp8`].
 ///
 /// # Shapes
 /// `x [B,T,D]` → `[B,T,F]`, in the element type of `x`.
@@ -37,7 +38,10 @@ pub fn project(x_btd: &Tensor, params: &Params, name: &str) -> Tensor {
             linear(x, weight)
         }
     };
-    let mut y = product(x_btd, params.at(name));
+    let mut y = match params.find(&format!("{name}_fp8")) {
+        Some(history) => linear_fp8(x_btd, params.at(name), history),
+        None => product(x_btd, params.at(name)),
+    };
     if let Some(bias) = params.find(&format!("{name}_bias")) {
         y = y + bias.convert(x_btd.dtype());
     }

@@ -39,7 +39,17 @@
 //! # }
 //! ```
 //!
-//! ```compile_fail
+//! A group that is lent can be read afterwards, one that is moved cannot:
+//!
+//! ```
+//! # use ferrotune_program::{Argument, Group, Program};
+//! fn read(program: &Program, state: Group) {
+//!     let _ = program.call(vec![Argument::Borrowed(&state)]);
+//!     println!("{}", state.len());
+//! }
+//! ```
+//!
+//! ```compile_fail,E0382
 //! # use ferrotune_program::{Argument, Group, Program};
 //! fn overwrite(program: &Program, state: Group) {
 //!     let _ = program.call(vec![Argument::Moved(state)]);

@@ -76,6 +76,7 @@ fn targets(recipe: &Recipe, judge: &mut Judge<'_>) {
     for (key, names) in [
         ("lora.targets", &recipe.lora.targets),
         ("model.freeze", &recipe.model.freeze),
+        ("optimizer.group_norms", &recipe.optimizer.group_norms),
     ] {
         let repeated = (1..names.len()).find(|&i| names[..i].contains(&names[i]));
         if let Some(i) = repeated {

@@ -27,6 +27,9 @@ settings! {
         seed: u64 = preset(0);
         /// The number format of matrix products and activations.
         compute_dtype: ComputeDtype = preset(ComputeDtype::Auto);
+        /// Linear layers multiply in 8-bit floats when this is above 0: values are scaled by the largest ones of so many micro-batches
+        /// before, and rounded to e4m3 forward, to e5m2 backward. The sampler multiplies in `compute_dtype`.
+        fp8_history: usize = preset(0).within(count(0).at_most(65_536.0));
         [tables] {
             run: Run,
             model: Model,
@@ -195,6 +198,9 @@ settings! {
         spike_window: usize = preset(0).within(count(0).at_most(65_536.0));
         /// A norm above so many times the median of the remembered ones is far above.
         spike_factor: f64 = preset(10.0).within(above(1.0).at_most(1e9));
+        /// Patterns of parameters (`"*/attn/*"`, where `*` stands for any characters): the gradient norm of those that fit one is
+        /// the metric `grad_norm/PATTERN`.
+        group_norms: Vec<String> = preset(Vec::new());
         /// Micro-batches that the host hands to the device before the first of them is done.
         max_inflight: usize = preset(2).within(count(1).at_most(1024.0));
     }

@@ -168,7 +168,7 @@ mod tests {
         }
         assert!(
             for_key("xyzzyxyzzy", &tables)
-                .starts_with("the top level has seed, compute_dtype, run, model")
+                .starts_with("the top level has seed, compute_dtype, fp8_history, run, model")
         );
     }
 

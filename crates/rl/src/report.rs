@@ -3,6 +3,7 @@
 //! | name | of the step |
 //! |---|---|
 //! | `loss`, `grad_norm` | mean over its updates; the norm before clipping |
+//! | `grad_norm/PATTERN` | the same of the parameters that fit a pattern, where one is asked for |
 //! | `learning_rate` | the one of all its updates |
 //! | `skipped_updates` | updates that changed nothing, since their gradient was not finite or a spike |
 //! | `entropy`, `approx_kl` | mean over trained tokens; `approx_kl` is k3 against the old policy |
@@ -115,6 +116,10 @@ fn common(reports: &[UpdateReport], rate: f64) -> Map<String, Value> {
     let mut metrics = Map::new();
     put(&mut metrics, "loss", of_updates(|it| it.metrics["loss"]));
     put(&mut metrics, "grad_norm", of_updates(|it| it.grad_norm));
+    for pattern in reports.iter().take(1).flat_map(|it| it.group_norms.keys()) {
+        let norms: Vec<f64> = reports.iter().map(|it| it.group_norms[pattern]).collect();
+        put(&mut metrics, &format!("grad_norm/{pattern}"), mean(&norms));
+    }
     put(&mut metrics, "learning_rate", rate);
     let skipped = reports.iter().filter(|it| it.skipped.is_some()).count();
     metrics.insert("skipped_updates".to_owned(), skipped.into());
@@ -155,6 +160,7 @@ mod tests {
         UpdateReport {
             step: 1,
             grad_norm: 2.0 * loss,
+            group_norms: [("*/attn/*".to_owned(), 0.5 * loss)].into(),
             skipped: (loss > 2.0).then_some(Skipped::NotFinite),
             metrics: named.chain([("loss".to_owned(), loss)]).collect(),
         }
@@ -170,6 +176,7 @@ mod tests {
         let expected = [
             ("loss", 2.0),
             ("grad_norm", 4.0),
+            ("grad_norm/*/attn/*", 1.0),
             ("learning_rate", 0.5),
             ("skipped_updates", 1.0),
             ("entropy", 0.2),

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use ferrotune_batch::{Aggregation, Trajectory};
-use ferrotune_engine::{Engine, Loss, Skipped, UpdateReport};
+use ferrotune_engine::{Compiled, Engine, Loss, Skipped, UpdateReport};
 use ferrotune_pjrt::MemoryStats;
 use ferrotune_rollout as rollout;
 use serde_json::{Map, Value};
@@ -159,6 +159,11 @@ impl Trainer {
             self.engine.compile(rows, width, policy)?;
         }
         Ok(())
+    }
+
+    /// What of the steps was compiled since this was asked last.
+    pub fn take_compiled(&mut self) -> Vec<Compiled> {
+        self.engine.take_compiled()
     }
 
     /// Name and per-device memory of every program that is compiled so far.

@@ -111,6 +111,7 @@ impl Bench {
         let batch = trajectories(args, model.vocab_size);
         let config = EngineConfig {
             compute: args.compute_dtype.dtype(),
+            fp8_history: 0,
             policy: Policy::keep_dots(),
             head: head(HeadMode::Fused, args.rows * args.width / args.fsdp, &model),
             temperature: 1.0,
@@ -119,6 +120,8 @@ impl Bench {
                 ..Optimizer::default()
             },
             max_inflight: 2,
+            max_shapes: 8,
+            group_norms: Vec::new(),
             trains: Trains::All,
             router: RouterSettings::default(),
         };

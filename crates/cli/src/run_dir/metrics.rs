@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `step`, `phase` | counted from 1 through both phases; `warmup` or `grpo` |
 //! | `loss`, `grad_norm`, `learning_rate` | mean over the updates of the step; the norm before clipping |
+//! | `grad_norm/PATTERN` | the same of the parameters that fit a pattern of `optimizer.group_norms` |
 //! | `skipped_updates` | updates that changed nothing, since their gradient was not finite or a spike |
 //! | `reward`, `reward_std`, `frac_reward_zero_std` | mean over answers; mean deviation within groups; groups without any |
 //! | `completions/{mean,min,max}_length` | tokens an answer, its end included |
@@ -13,6 +14,7 @@
 //! | `sampling/sampling_logp_difference/{mean,max}` | trainer against sampler, absolute, over answer tokens of the first update |
 //! | `num_tokens`, `step_time` | seen so far, prompts included; seconds without evaluation |
 //! | `checkpoint/failed` | checkpoints before the step that could not be saved; left out where there is none |
+//! | `checkpoint/copy_seconds` | how long the step waited for the copy of a checkpoint to the host; left out where none was begun |
 //! | `eval/pass@1` | greedy, held-out, after the step |
 //!
 //! A run without a warm-up begins with a line of step 0 that has only `eval/pass@1`: what it starts from.

@@ -20,6 +20,9 @@ use crate::train::watch::Watch;
 /// The most answers that are decoded together.
 const MOST_ROWS: usize = 256;
 
+/// Shapes of rows that steps may be compiled for. Packing makes all micro-batches of a run of one shape; more are a fault.
+const MAX_SHAPES: usize = 1;
+
 /// The most memory that the sampler's cache may take, in bytes.
 const CACHE_BYTES: usize = 1 << 30;
 
@@ -123,11 +126,14 @@ pub(crate) fn trainer(
     let width = recipe.packing.row_tokens;
     let config = EngineConfig {
         compute,
+        fp8_history: recipe.fp8_history,
         policy: policy(recipe, &model, compute),
         head: head_settings(recipe, rows * width, &model),
         temperature: recipe.rollout.temperature,
         optimizer: optimizer(recipe),
         max_inflight: recipe.optimizer.max_inflight,
+        max_shapes: MAX_SHAPES,
+        group_norms: recipe.optimizer.group_norms.clone(),
         trains: learns.trains,
         router: learns.router,
     };

@@ -37,12 +37,49 @@ pub(crate) fn faults(recipe: &Recipe, model: &ModelConfig) -> Vec<Fault> {
     if recipe.model.adapter.is_some() {
         return faults;
     }
-    if recipe.lora.rank > 0 {
-        faults.extend(lora_faults(&lora(recipe, model), model));
+    let trains = if recipe.lora.rank > 0 {
+        let lora = lora(recipe, model);
+        faults.extend(lora_faults(&lora, model));
+        Trains::Adapters(lora)
     } else {
         faults.extend(freeze_faults(&recipe.model.freeze, model));
-    }
+        weights(recipe)
+    };
+    faults.extend(group_faults(&recipe.optimizer.group_norms, &trains, model));
     faults
+}
+
+/// The weights themselves, but for those that are frozen.
+fn weights(recipe: &Recipe) -> Trains {
+    match recipe.model.freeze.as_slice() {
+        [] => Trains::All,
+        patterns => Trains::AllBut(patterns.to_vec()),
+    }
+}
+
+/// Patterns of norms that fit nothing that learns.
+fn group_faults(patterns: &[String], trains: &Trains, model: &ModelConfig) -> Vec<Fault> {
+    let idle = |pattern: &String| {
+        let Err(Error::IdlePattern { pattern, paths }) =
+            trains.check_groups(model, std::slice::from_ref(pattern))
+        else {
+            return None;
+        };
+        Some(Fault {
+            keys: vec!["optimizer.group_norms"],
+            title: format!(
+                "no parameter that learns fits the pattern \"{pattern}\" of `optimizer.group_norms`"
+            ),
+            help: Some(format!(
+                "the parameters that learn are {}",
+                paths.join(", ")
+            )),
+        })
+    };
+    if trains.check(model).is_err() {
+        return Vec::new();
+    }
+    patterns.iter().filter_map(idle).collect()
 }
 
 fn lora_faults(lora: &Lora, model: &ModelConfig) -> Vec<Fault> {
@@ -117,14 +154,8 @@ impl Learns {
             let adapters = init_adapter(model, &lora, recipe.seed)?;
             return Ok(with(lora, adapters, Vec::new()));
         }
-        let patterns = &recipe.model.freeze;
-        let trains = if patterns.is_empty() {
-            Trains::All
-        } else {
-            Trains::AllBut(patterns.clone())
-        };
         Ok(Self {
-            trains,
+            trains: weights(recipe),
             router,
             adapters: Vec::new(),
             notes: Vec::new(),

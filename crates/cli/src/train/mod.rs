@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ferrotune_engine::checkpoint::Keep;
-use ferrotune_engine::{Trains, checkpoint};
-use ferrotune_models::{save, save_adapter};
+use ferrotune_engine::{Compiled, Error, Trains, checkpoint};
+use ferrotune_models::save_adapter;
+use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::DType;
 use ferrotune_recipe::{Recipe, Resolved};
 use ferrotune_rl::{Phase, StepReport, Trainer};
@@ -58,6 +59,8 @@ struct Run {
     begun: bool,
     /// How long the run waited for the copy of the checkpoint that was begun last.
     copy_time: Duration,
+    /// Whether that is not yet in a line of metrics.
+    copied: bool,
     /// Checkpoints that could not be saved and are not yet in a line of metrics.
     failed_saves: u32,
     /// What to type to go on with it.
@@ -87,6 +90,7 @@ impl Run {
         begin::settle_compute_dtype(&mut resolved, &inputs.model);
 
         let (trainer, stored) = begin::trainer(&resolved, inputs, &watch)?;
+        watch.device(trainer.engine().device_wait());
         let mut run = Self {
             resolved,
             run_dir,
@@ -95,6 +99,7 @@ impl Run {
             watch,
             begun: false,
             copy_time: Duration::ZERO,
+            copied: false,
             failed_saves: 0,
             command: resume::command(args),
         };
@@ -161,10 +166,18 @@ impl Run {
         crate::machine::check_attention(self.trainer.engine().model(), rows, width, width, cure)?;
         self.watch.busy("compiling the training step");
         self.trainer.compile().or_fail()?;
+        self.say_compiled();
         begin::check_memory(&self.trainer, self.resolved.recipe())?;
         self.watch
             .steps(self.trainer.completed(), self.trainer.plan().total_steps());
         Ok(())
+    }
+
+    /// Says what was compiled, and for rows of which shape.
+    fn say_compiled(&mut self) {
+        for it in self.trainer.take_compiled() {
+            self.watch.say(&compiled_line(&it));
+        }
     }
 
     /// Measures what the run begins with, so that there is something to compare the end with.
@@ -201,6 +214,7 @@ impl Run {
                 .map_err(|error| self.failed(error))?;
             self.record(&report).map_err(of_run_dir)?;
             self.watch.step(&report);
+            self.say_compiled();
             let every = self.resolved.recipe().checkpoint.every_steps as u64;
             if self.trainer.is_done() || (every > 0 && step.is_multiple_of(every)) {
                 self.checkpoint()?;
@@ -231,6 +245,9 @@ impl Run {
         if !self.trainer.is_saving() {
             self.note_saved();
         }
+        if std::mem::take(&mut self.copied) {
+            line.set("checkpoint/copy_seconds", self.copy_time.as_secs_f64());
+        }
         if self.failed_saves > 0 {
             line.set("checkpoint/failed", std::mem::take(&mut self.failed_saves));
         }
@@ -252,6 +269,7 @@ impl Run {
         };
         let dir = folder.join(format!("step-{step}"));
         self.copy_time = self.trainer.save_in_background(&dir, keep).or_fail()?;
+        self.copied = true;
         self.run_dir
             .write_report(&self.resolved.recipe().run.name)
             .map_err(of_run_dir)?;
@@ -334,18 +352,22 @@ impl Run {
         self.watch.busy("writing the model");
         let recipe = self.resolved.recipe();
         let engine = self.trainer.engine();
-        let params = engine.params_to_host().or_fail()?;
         let (what, folder) = if let Trains::Adapters(lora) = engine.trains() {
             let folder = self.run_dir.adapter();
-            let adapters = &params[engine.model().params().len()..];
+            let specs = engine.model().adapter_params(lora).or_fail()?;
+            let with_array = |spec: ParamSpec| {
+                let array = engine.param_to_host(&spec.path)?;
+                Ok((spec, array))
+            };
+            let adapters: Result<Vec<_>, Error> = specs.into_iter().map(with_array).collect();
             let base = recipe.model.path.display().to_string();
-            save_adapter(&folder, engine.model(), lora, adapters, &base).or_fail()?;
+            save_adapter(&folder, engine.model(), lora, &adapters.or_fail()?, &base).or_fail()?;
             ("trained adapters", folder)
         } else {
             let folder = self.run_dir.model();
             let dtype = self.stored.unwrap_or(DType::F32);
             let source = Some(recipe.model.path.as_path());
-            save(&folder, engine.model(), &params, dtype, source).or_fail()?;
+            engine.save_model(&folder, dtype, source).or_fail()?;
             ("trained model", folder)
         };
         let report = self
@@ -357,6 +379,20 @@ impl Run {
         self.watch.say(&format!("report: {}", report.display()));
         Ok(())
     }
+}
+
+/// `compiled first_policy for 4 x 512 tokens: 3.2 s`
+fn compiled_line(it: &Compiled) -> String {
+    let shape = it.shape.map_or_else(String::new, |[rows, width]| {
+        format!(" for {rows} x {width} tokens")
+    });
+    let cached = if it.from_cache {
+        ", from the cache"
+    } else {
+        ""
+    };
+    let seconds = it.time.as_secs_f64();
+    format!("compiled {}{shape}: {seconds:.1} s{cached}", it.program)
 }
 
 fn of_run_dir(error: RunDirError) -> Failure {

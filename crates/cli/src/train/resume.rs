@@ -13,8 +13,8 @@ use crate::run_dir::RunDir;
 use crate::terminal::say;
 
 /// Settings that may change without changing what the steps of the run compute: names and places (the data itself is
-/// compared by its hash), how long the run is, and how often it is measured and saved.
-const FREE: [&str; 12] = [
+/// compared by its hash), how long the run is, how often it is measured and saved, and what is measured.
+const FREE: [&str; 13] = [
     "run.name",
     "run.dir",
     "model.path",
@@ -27,6 +27,7 @@ const FREE: [&str; 12] = [
     "checkpoint.keep_last",
     "checkpoint.keep_every",
     "optimizer.max_inflight",
+    "optimizer.group_norms",
 ];
 
 /// Compares the recipe with the one that the run began with, and finds its newest checkpoint.

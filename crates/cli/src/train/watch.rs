@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ferrotune_engine::DeviceWait;
 use ferrotune_rl::{Activity, StepReport};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -20,7 +21,7 @@ pub(crate) struct Watch {
     bar: Option<ProgressBar>,
     now: Arc<Mutex<Now>>,
     /// Dropped to end the thread that gives signs of life.
-    _alive: Option<Sender<()>>,
+    _alive: Sender<()>,
 }
 
 /// What the run is busy with.
@@ -28,6 +29,31 @@ struct Now {
     what: String,
     since: Instant,
     spoke: Instant,
+    /// What the host waits for, once there is a device.
+    device: Option<DeviceWait>,
+}
+
+impl Now {
+    /// What of the device is waited for, if it has been for so long.
+    fn stall(&self, least: Duration) -> Option<String> {
+        let (awaited, time) = self.device.as_ref()?.current()?;
+        let seconds = time.as_secs();
+        (time >= least).then(|| format!("waiting for the device: {awaited}, for {seconds} s"))
+    }
+
+    /// What takes so long, and whether that is the device.
+    fn sign_of_life(&self) -> String {
+        let what = if self.what.is_empty() {
+            "a step"
+        } else {
+            &self.what
+        };
+        let mut line = format!("... {what} ({} s)", self.since.elapsed().as_secs());
+        if let Some(stall) = self.stall(Duration::from_secs(1)) {
+            line.push_str(&format!("; {stall}"));
+        }
+        line
+    }
 }
 
 impl Watch {
@@ -38,40 +64,43 @@ impl Watch {
             what: "starting".to_owned(),
             since: start,
             spoke: start,
+            device: None,
         }));
-        if std::io::stderr().is_terminal() {
+        let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
             bar.enable_steady_tick(Duration::from_millis(200));
-            return Self {
-                bar: Some(bar),
-                now,
-                _alive: None,
-            };
-        }
+            bar
+        });
         let (alive, ended) = channel::<()>();
-        let shared = now.clone();
+        let (shared, shown) = (now.clone(), bar.clone());
         thread::spawn(move || {
             while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
                 let mut now = lock(&shared);
-                if now.spoke.elapsed() >= SILENCE {
-                    let what = if now.what.is_empty() {
-                        "a step"
-                    } else {
-                        &now.what
-                    };
-                    say(format_args!(
-                        "... {what} ({} s)",
-                        now.since.elapsed().as_secs()
-                    ));
-                    now.spoke = Instant::now();
+                match &shown {
+                    // A bar moves by itself; what it says may be old.
+                    Some(bar) => {
+                        if let Some(stall) = now.stall(SILENCE) {
+                            bar.set_message(stall);
+                        }
+                    }
+                    None if now.spoke.elapsed() >= SILENCE => {
+                        say(now.sign_of_life());
+                        now.spoke = Instant::now();
+                    }
+                    None => {}
                 }
             }
         });
         Self {
-            bar: None,
+            bar,
             now,
-            _alive: Some(alive),
+            _alive: alive,
         }
+    }
+
+    /// There is a device, and this says when it is waited for.
+    pub(crate) fn device(&self, wait: DeviceWait) {
+        lock(&self.now).device = Some(wait);
     }
 
     /// A line of its own.
@@ -185,10 +214,35 @@ fn step_line(report: &StepReport) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ferrotune_engine::Awaited;
     use ferrotune_rl::Phase;
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_sign_of_life_says_what_the_run_does() {
+        let now = |what: &str| Now {
+            what: what.to_owned(),
+            since: Instant::now(),
+            spoke: Instant::now(),
+            device: Some(DeviceWait::default()),
+        };
+        assert_eq!(now("").sign_of_life(), "... a step (0 s)");
+        assert_eq!(
+            now("step 3: sampled 1/2").sign_of_life(),
+            "... step 3: sampled 1/2 (0 s)"
+        );
+        let device = DeviceWait::default();
+        let stalled = Now {
+            device: Some(device.clone()),
+            ..now("")
+        };
+        let stall = |least| device.during(Awaited::MicroBatch(7), || stalled.stall(least));
+        let expected = "waiting for the device: micro-batch 7, for 0 s";
+        assert_eq!(stall(Duration::ZERO).as_deref(), Some(expected));
+        assert_eq!(stall(SILENCE), None, "it is not yet worth a word");
+    }
 
     #[test]
     fn a_step_is_one_line() {

@@ -24,6 +24,14 @@ fn adapters_are_trained_scored_sampled_and_trained_on() {
         ["adapter_config.json", "adapter_model.safetensors"]
     );
     assert!(!tiny.path("out/model").exists(), "the base is where it was");
+    // The last checkpoint gives the same folder.
+    tiny.run("checkpoint export out last").well();
+    let bytes = |folder: &str, name: &str| std::fs::read(tiny.path(folder).join(name)).unwrap();
+    let (about, weights) = ("adapter_config.json", "adapter_model.safetensors");
+    assert_eq!(files(&tiny.path("last")), [about, weights]);
+    for name in [about, weights] {
+        assert!(bytes("last", name) == bytes("out/adapter", name), "{name}");
+    }
 
     tiny.write("docs.jsonl", "{\"text\": \"12 =21\"}\n");
     let score = |more: &str| {

@@ -129,12 +129,13 @@ impl Tiny {
         objects(&self.read(name))
     }
 
-    /// The metrics of a run, without the one that is wall-clock time.
+    /// The metrics of a run, without those that are wall-clock times.
     pub(crate) fn metrics(&self, run: &str) -> Vec<Map<String, Value>> {
         let mut metrics = self.objects(&format!("{run}/metrics.jsonl"));
         for line in &mut metrics {
             let time = line.remove("step_time").expect("every step has its time");
             assert!(time.as_f64().unwrap() > 0.0);
+            line.remove("checkpoint/copy_seconds");
         }
         metrics
     }

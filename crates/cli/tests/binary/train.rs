@@ -55,6 +55,8 @@ fn a_run_leaves_what_is_promised() {
         "compute ",
         "model ",
         "rows ",
+        "compiled first_cross_entropy for 2 x 32 tokens: ",
+        "compiled update: ",
         "step 8 grpo",
         "held-out pass@1",
     ] {
@@ -67,6 +69,10 @@ fn a_run_leaves_what_is_promised() {
         let step = i + 1;
         assert_eq!(line["step"], step);
         let evaluated = [4, 6, 8].contains(&step);
+        // A checkpoint was begun after steps 3 and 6; the one after the last step has no line behind it.
+        let waited = line.get("checkpoint/copy_seconds").map(|it| it.as_f64());
+        assert_eq!(waited.is_some(), [4, 7].contains(&step), "step {step}");
+        assert!(waited.is_none_or(|it| it.unwrap() > 0.0));
         assert_eq!(line.contains_key("eval/pass@1"), evaluated, "step {step}");
         let names: Vec<&str> = if step <= 4 {
             WARMUP.to_vec()
@@ -201,6 +207,60 @@ fn a_step_in_which_nothing_is_learned_is_a_step() {
     // Nor do moments of the warm-up move the weights.
     let weights = |run| std::fs::read(tiny.path(run).join("model/model.safetensors")).unwrap();
     assert!(weights("before") == weights("out"));
+}
+
+#[test]
+fn norms_of_groups_are_measured_where_they_are_asked_for() {
+    let tiny = Tiny::new();
+    let groups = "optimizer.group_norms=[\"*\",\"*/attn/*\"]";
+    tiny.run(&format!("train recipe.toml run.dir=out {groups}"))
+        .well();
+    tiny.run("train recipe.toml run.dir=plain").well();
+    let mut measured = tiny.metrics("out");
+    for line in &mut measured {
+        let mut norm = |name: &str| line.remove(name).unwrap().as_f64().unwrap();
+        let (all, attention) = (norm("grad_norm/*"), norm("grad_norm/*/attn/*"));
+        assert_eq!(Some(all), line["grad_norm"].as_f64());
+        // A step of answers that are all alike has no gradient.
+        assert!((0.0 < attention && attention < all) || all == 0.0);
+    }
+    assert_eq!(measured, tiny.metrics("plain"), "nothing else changes");
+    let more = "train recipe.toml run.dir=plain rl.steps=5 --resume";
+    tiny.run(&format!("{more} {groups}")).well();
+    let last = tiny.metrics("plain").pop().unwrap();
+    assert!(last.contains_key("grad_norm/*"), "{last:?}");
+    tiny.run("train recipe.toml optimizer.group_norms=[\"*/attn/*\",\"attn\"]")
+        .refused(
+            2,
+            &[
+                "no parameter that learns fits the pattern \"attn\"",
+                "override 1",
+                "layers/attn/q_proj",
+            ],
+        );
+    tiny.run("train recipe.toml lora.rank=2 optimizer.group_norms=[\"embed\"]")
+        .refused(2, &["pattern \"embed\"", "override 2"]);
+}
+
+#[test]
+fn products_of_8_bits_are_learned_with_and_gone_on_with() {
+    let tiny = Tiny::new();
+    let words = "train recipe.toml warmup.steps=12 warmup.learning_rate=2e-3 fp8_history=4";
+    tiny.run(&format!("{words} run.dir=narrow")).well();
+    tiny.run("train recipe.toml warmup.steps=12 warmup.learning_rate=2e-3 run.dir=wide")
+        .well();
+    let (narrow, wide) = (tiny.metrics("narrow"), tiny.metrics("wide"));
+    let loss = |line: &serde_json::Map<String, serde_json::Value>| line["loss"].as_f64().unwrap();
+    for (a, b) in narrow.iter().zip(&wide).take(12) {
+        assert!((loss(a) - loss(b)).abs() < 0.05 * loss(b), "{a:?} {b:?}");
+    }
+    assert_ne!(narrow, wide);
+    // Its checkpoints go on as it did, and are no other run's.
+    std::fs::remove_dir_all(tiny.path("narrow/checkpoints/step-16")).unwrap();
+    tiny.run(&format!("{words} run.dir=narrow --resume")).well();
+    assert_eq!(tiny.metrics("narrow"), narrow);
+    tiny.run("train recipe.toml warmup.steps=12 warmup.learning_rate=2e-3 run.dir=narrow --resume")
+        .refused(2, &["fp8_history is 0, the run has 4"]);
 }
 
 #[test]

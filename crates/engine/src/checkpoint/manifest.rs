@@ -44,6 +44,9 @@ pub struct Manifest {
     /// Fingerprint of the parameters that do not learn, which are not in the checkpoint.
     #[serde(default)]
     pub frozen: Option<String>,
+    /// Name of the loss whose gradients were being gathered, if any were: they are in the checkpoint too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accumulating: Option<String>,
     /// The caller's state.
     pub extra: serde_json::Value,
     /// The files.

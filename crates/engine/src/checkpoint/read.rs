@@ -64,6 +64,14 @@ fn verified(dir: &Path, entry: &FileEntry) -> Result<Vec<u8>, Error> {
 }
 
 impl Stored {
+    /// Names of the arrays in the file `NAME.safetensors`, in the order in which they were written.
+    pub(crate) fn names(&self, name: &str) -> Vec<&str> {
+        let file = format!("{name}.safetensors");
+        let files = self.manifest.files.iter().filter(|it| it.name == file);
+        let arrays = files.flat_map(|it| &it.arrays);
+        arrays.map(|it| it.name.as_str()).collect()
+    }
+
     /// The arrays of a layout from the file `NAME.safetensors`. What does not fit is added to `differences`.
     ///
     /// # Errors
@@ -85,15 +93,15 @@ impl Stored {
     }
 }
 
-/// Reads a checkpoint into host arrays in the order of the layouts. Every file is verified before any is used.
+/// The files of a checkpoint as host arrays in the order of the layouts.
 ///
 /// `frozen` is the fingerprint of the parameters that do not learn.
 pub(crate) fn read(
+    stored: &Stored,
     dir: &Path,
     frozen: Option<&str>,
     layouts: &[(&str, &Layout)],
-) -> Result<(Manifest, Vec<Vec<HostArray>>), Error> {
-    let stored = open(dir)?;
+) -> Result<Vec<Vec<HostArray>>, Error> {
     let mut differences = Vec::new();
     if stored.manifest.frozen.as_deref() != frozen {
         differences.push(
@@ -104,8 +112,17 @@ pub(crate) fn read(
     for (name, layout) in layouts {
         groups.push(stored.arrays(dir, name, layout, &mut differences)?);
     }
+    for file in &stored.manifest.files {
+        let read = |(name, _): &(&str, &Layout)| file.name == format!("{name}.safetensors");
+        if !layouts.iter().any(read) {
+            differences.push(format!(
+                "it has a file {}, the run has no such state",
+                file.name
+            ));
+        }
+    }
     if differences.is_empty() {
-        return Ok((stored.manifest, groups));
+        return Ok(groups);
     }
     if differences.iter().any(|it| it.contains("/")) {
         differences.push(

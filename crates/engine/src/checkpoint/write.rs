@@ -18,6 +18,8 @@ pub(crate) struct Copied {
     pub(crate) step: u64,
     /// Fingerprint of the parameters that do not learn.
     pub(crate) frozen: Option<String>,
+    /// Name of the loss whose gradients are gathered, if any are.
+    pub(crate) accumulating: Option<String>,
     /// The caller's state.
     pub(crate) extra: serde_json::Value,
     /// Files by name without ending, each with its arrays by name.
@@ -84,6 +86,7 @@ fn fill(made: &Path, state: &Copied) -> Result<u64, Error> {
         schema: SCHEMA,
         step: state.step,
         frozen: state.frozen.clone(),
+        accumulating: state.accumulating.clone(),
         extra: state.extra.clone(),
         files,
     };

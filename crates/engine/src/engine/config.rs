@@ -13,6 +13,11 @@ use crate::optimizer::Optimizer;
 pub struct EngineConfig {
     /// Element type of activations and matrix products; parameters and moments are f32.
     pub compute: DType,
+    /// Largest magnitudes that 8-bit products of linear layers remember, one for each micro-batch; 0 multiplies in `compute`.
+    ///
+    /// Every micro-batch moves the histories on, in the order in which they are given: over an accumulation the newest wins, and
+    /// neither a dropped accumulation nor a refused update takes them back.
+    pub fp8_history: usize,
     /// What layers keep for the backward pass.
     pub policy: Policy,
     /// How the log-prob head works.
@@ -24,6 +29,11 @@ pub struct EngineConfig {
     /// Micro-batches that the host may hand to the device before the first of them is done; at least 1. More hold the memory
     /// of all their inputs and results at once, and more than 2 make nothing faster.
     pub max_inflight: usize,
+    /// Shapes of rows that may be compiled for; at least 1. More are an error, since a run that compiles again and again is slow
+    /// without a word.
+    pub max_shapes: usize,
+    /// Patterns of paths, in which `*` stands for any characters: the gradient norm of the parameters that fit each is reported.
+    pub group_norms: Vec<String>,
     /// Which parameters learn.
     pub trains: Trains,
     /// What is asked of routers, in models with experts.
@@ -65,6 +75,14 @@ impl Trains {
     /// A pattern that fits no parameter, patterns that fit all, adapters that the model cannot have.
     pub fn check(&self, model: &ModelConfig) -> Result<(), Error> {
         Division::of(model, self).map(|_| ())
+    }
+
+    /// Whether each pattern of [`EngineConfig::group_norms`] fits a parameter that learns.
+    ///
+    /// # Errors
+    /// [`Error::IdlePattern`] for the first that fits none; what [`Self::check`] says.
+    pub fn check_groups(&self, model: &ModelConfig, patterns: &[String]) -> Result<(), Error> {
+        Division::of(model, self)?.check_groups(patterns)
     }
 }
 

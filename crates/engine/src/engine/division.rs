@@ -34,6 +34,19 @@ impl Division {
         &self.specs
     }
 
+    /// Refuses a pattern that fits no parameter that learns.
+    pub(super) fn check_groups(&self, patterns: &[String]) -> Result<(), Error> {
+        let specs = self.trained(&self.specs);
+        let idle = |pattern: &&String| !specs.iter().any(|spec| fits(pattern, &spec.path));
+        match patterns.iter().find(idle) {
+            None => Ok(()),
+            Some(pattern) => Err(Error::IdlePattern {
+                pattern: pattern.clone(),
+                paths: specs.iter().map(|spec| spec.path.clone()).collect(),
+            }),
+        }
+    }
+
     /// Those of a value for each parameter that belong to trained ones.
     pub(super) fn trained<'a, T>(&self, of_all: &'a [T]) -> Vec<&'a T> {
         self.where_it_is(true, of_all)
@@ -94,7 +107,7 @@ fn all_but(specs: &[ParamSpec], patterns: &[String]) -> Result<Vec<bool>, Error>
 }
 
 /// Whether a path fits a pattern in which `*` stands for any characters.
-fn fits(pattern: &str, path: &str) -> bool {
+pub(crate) fn fits(pattern: &str, path: &str) -> bool {
     let Some((before, after)) = pattern.split_once('*') else {
         return pattern == path;
     };

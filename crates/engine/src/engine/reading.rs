@@ -4,11 +4,12 @@
 //! the last bit.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use ferrotune_batch::Rows;
 use ferrotune_program::{Argument, Group};
 
-use super::{Engine, Scores, report};
+use super::{Awaited, Engine, Scores, report};
 use crate::batch::{self, Wanted};
 use crate::error::Error;
 use crate::loss::Loss;
@@ -19,11 +20,16 @@ impl Engine {
     /// parts of a batch each sum adds up to that of the batch. Waits for the device.
     ///
     /// # Errors
-    /// Rows without a field that the loss reads or with a token outside of the vocabulary, or a failure of the device.
+    /// Rows without a field that the loss reads or with a token outside of the vocabulary, one shape of rows more than
+    /// [`EngineConfig::max_shapes`](super::EngineConfig::max_shapes), or a failure of the device.
     pub fn evaluate(&mut self, rows: &Rows, loss: &Loss) -> Result<BTreeMap<String, f64>, Error> {
         let key = (loss.name.clone(), rows.row_count(), rows.width());
         if !self.evaluation_programs.contains_key(&key) {
+            let (shape, begun) = ([key.1, key.2], Instant::now());
+            self.shapes.check(shape)?;
             let program = step::evaluation_program(&self.site(), loss, key.1, key.2)?;
+            self.shapes
+                .add(&program.program, Some(shape), begun.elapsed());
             self.evaluation_programs.insert(key.clone(), program);
         }
         let evaluation = &self.evaluation_programs[&key];
@@ -43,8 +49,10 @@ impl Engine {
             Argument::Borrowed(params),
             Argument::Borrowed(&self.frozen),
             Argument::Borrowed(&batch),
+            Argument::Borrowed(&self.scaling),
         ])?;
-        report::named(&results[0])
+        self.device_wait
+            .during(Awaited::Rows, || report::named(&results[0]))
     }
 
     /// A copy on the devices of the parameters that learn, which later updates leave as it is.
@@ -54,7 +62,12 @@ impl Engine {
     pub fn snapshot(&mut self) -> Result<Group, Error> {
         let copy = match self.snapshot_program.take() {
             Some(copy) => copy,
-            None => step::snapshot_program(&self.site())?,
+            None => {
+                let begun = Instant::now();
+                let copy = step::snapshot_program(&self.site())?;
+                self.shapes.add(&copy, None, begun.elapsed());
+                copy
+            }
         };
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
         let results = copy.call(vec![Argument::Borrowed(params)]);
@@ -65,11 +78,16 @@ impl Engine {
     /// Scores every token of the rows under the current parameters.
     ///
     /// # Errors
-    /// A token outside of the vocabulary, or a failure of the device.
+    /// A token outside of the vocabulary, one shape of rows more than
+    /// [`EngineConfig::max_shapes`](super::EngineConfig::max_shapes), or a failure of the device.
     pub fn score(&mut self, rows: &Rows) -> Result<Scores, Error> {
         let key = (rows.row_count(), rows.width());
         if !self.score_programs.contains_key(&key) {
+            let (shape, begun) = ([key.0, key.1], Instant::now());
+            self.shapes.check(shape)?;
             let program = step::score_program(&self.site(), key.0, key.1)?;
+            self.shapes
+                .add(&program.program, Some(shape), begun.elapsed());
             self.score_programs.insert(key, program);
         }
         let score = &self.score_programs[&key];
@@ -89,8 +107,10 @@ impl Engine {
             Argument::Borrowed(params),
             Argument::Borrowed(&self.frozen),
             Argument::Borrowed(&batch),
+            Argument::Borrowed(&self.scaling),
         ])?;
-        let host = results[0].to_host()?;
+        let wait = &self.device_wait;
+        let host = wait.during(Awaited::Rows, || results[0].to_host())?;
         Ok(Scores {
             logprob: host[0].as_slice::<f32>().to_vec(),
             entropy: host[1].as_slice::<f32>().to_vec(),

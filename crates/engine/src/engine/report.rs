@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use ferrotune_graph::HostArray;
 use ferrotune_program::Group;
 
+use super::{Awaited, DeviceWait};
 use crate::error::Error;
 use crate::optimizer::{NOT_FINITE, OnNonFinite, SPIKE};
+use crate::step::GROUP;
 
 /// What an update did, once the device has done it.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +17,8 @@ pub struct UpdateReport {
     pub step: u64,
     /// Global norm of the gradient before clipping.
     pub grad_norm: f64,
+    /// The same of the parameters that fit each of [`EngineConfig::group_norms`](super::EngineConfig::group_norms), by pattern.
+    pub group_norms: BTreeMap<String, f64>,
     /// Why nothing was changed, if so.
     pub skipped: Option<Skipped>,
     /// `loss` and the loss's own metrics, over all micro-batches of the update.
@@ -46,6 +50,7 @@ fn value(scalar: &HostArray) -> f64 {
 pub struct Pending {
     pub(super) step: u64,
     pub(super) on_nonfinite: OnNonFinite,
+    pub(super) device_wait: DeviceWait,
     pub(super) report: Group,
     pub(super) metrics: Group,
 }
@@ -61,9 +66,12 @@ impl Pending {
     /// # Errors
     /// The failure of any program of the step; [`Error::NotFinite`] where that ends the run.
     pub fn read(self) -> Result<UpdateReport, Error> {
-        let report = self.report.to_host()?;
+        let awaited = Awaited::Update(self.step);
+        let report = self.device_wait.during(awaited, || self.report.to_host())?;
         let grad_norm = value(&report[0]);
         let code = value(&report[1]);
+        let groups = self.report.layout().names().skip(2);
+        let groups = groups.filter_map(|name| name.strip_prefix(GROUP));
         let skipped = match code {
             _ if code == f64::from(NOT_FINITE) => Some(Skipped::NotFinite),
             _ if code == f64::from(SPIKE) => Some(Skipped::Spike),
@@ -76,6 +84,10 @@ impl Pending {
         Ok(UpdateReport {
             step: self.step,
             grad_norm,
+            group_norms: groups
+                .map(str::to_owned)
+                .zip(report[2..].iter().map(value))
+                .collect(),
             skipped,
             metrics: named(&self.metrics)?,
         })

@@ -1,7 +1,6 @@
-//! The engine's state, read, saved and restored.
+//! The engine's state, as it can be read.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferrotune_graph::HostArray;
 use ferrotune_models::ModelConfig;
@@ -10,7 +9,6 @@ use ferrotune_pjrt::MemoryStats;
 use ferrotune_program::{Group, Layout};
 
 use super::{Engine, Trains};
-use crate::checkpoint::{self, Copied, Keep, Written};
 use crate::error::Error;
 
 impl Engine {
@@ -59,6 +57,16 @@ impl Engine {
         Ok(names.zip(state.to_host()?).collect())
     }
 
+    /// A copy on the host of the histories of 8-bit products, by name: for each weight of linear layers `[L,3,n]` magnitudes of
+    /// its input, itself and the gradient of its output, oldest first.
+    ///
+    /// # Errors
+    /// The failure of the step that makes them.
+    pub fn scaling_to_host(&self) -> Result<Vec<(String, HostArray)>, Error> {
+        let names = self.scaling_layout.names().map(str::to_owned);
+        Ok(names.zip(self.scaling.to_host()?).collect())
+    }
+
     /// Time that [`Self::forward_backward`] has spent waiting for the device, which is not work of the host.
     pub fn waited(&self) -> Duration {
         self.waited
@@ -101,108 +109,5 @@ impl Engine {
             .chain(update)
             .map(|p| (p.name().to_owned(), p.memory()))
             .collect()
-    }
-
-    /// Copies to the host what a checkpoint holds.
-    fn copied(&self, extra: &serde_json::Value) -> Result<Copied, Error> {
-        if self.accumulation.is_some() {
-            return Err(Error::MidAccumulation);
-        }
-        let state = self.state.as_ref().ok_or(Error::StateLost)?;
-        Ok(Copied {
-            step: self.step,
-            frozen: self.fingerprint.clone(),
-            extra: extra.clone(),
-            files: vec![
-                ("params", checkpoint::copy(self.weights()?[0])?),
-                ("optimizer", checkpoint::copy(state)?),
-            ],
-        })
-    }
-
-    /// Writes a checkpoint of the parameters that learn, optimizer state, step and the caller's `extra` to the folder `dir`.
-    ///
-    /// It appears under its name only when it is complete.
-    ///
-    /// # Errors
-    /// [`Error::MidAccumulation`], or the file that cannot be written; then what was there before is untouched.
-    pub fn save(&self, dir: &Path, extra: &serde_json::Value) -> Result<(), Error> {
-        checkpoint::write(dir, &self.copied(extra)?).map(|_| ())
-    }
-
-    /// The same beside the run, followed by the removal of checkpoints in the folder around `dir` that `keep` does not keep.
-    /// Waits for the copy to the host alone, whose time it returns. What became of the writing is said by [`Self::saved`].
-    ///
-    /// # Errors
-    /// [`Error::MidAccumulation`], or a failure of the device.
-    ///
-    /// # Panics
-    /// When nobody asked what became of the one before.
-    pub fn save_in_background(
-        &mut self,
-        dir: &Path,
-        extra: &serde_json::Value,
-        keep: Keep,
-    ) -> Result<Duration, Error> {
-        let begun = Instant::now();
-        let state = self.copied(extra)?;
-        let time = begun.elapsed();
-        self.writer.begin(dir.to_owned(), state, keep);
-        Ok(time)
-    }
-
-    /// Whether a checkpoint is on its way to the disk.
-    pub fn is_saving(&self) -> bool {
-        self.writer.is_busy()
-    }
-
-    /// What became of the last checkpoint that was begun, if that was not yet asked. Waits for it.
-    pub fn saved(&mut self) -> Option<Result<Written, Error>> {
-        self.writer.wait()
-    }
-
-    /// Ends the engine: waits for the device, then saves if asked to, and waits for what is still being written.
-    ///
-    /// # Errors
-    /// The failure of any program, or a file that cannot be written.
-    pub fn close(mut self, save: Option<(&Path, &serde_json::Value)>) -> Result<(), Error> {
-        self.params.as_ref().ok_or(Error::StateLost)?.wait()?;
-        if let Some(outcome) = self.writer.wait() {
-            outcome?;
-        }
-        match save {
-            Some((dir, extra)) => self.save(dir, extra),
-            None => Ok(()),
-        }
-    }
-
-    /// Takes over the state of a checkpoint and returns its `extra`. On an error nothing has changed.
-    ///
-    /// # Errors
-    /// [`Error::Absent`], [`Error::Corrupt`] or [`Error::Incompatible`], which are different answers.
-    pub fn restore(&mut self, dir: &Path) -> Result<serde_json::Value, Error> {
-        let (saved, mut groups) = checkpoint::read(
-            dir,
-            self.fingerprint.as_deref(),
-            &[
-                ("params", &self.param_layout),
-                ("optimizer", &self.state_layout),
-            ],
-        )?;
-        let state = Group::upload(
-            &self.client,
-            &self.state_layout,
-            &groups.pop().expect("two groups were read"),
-        )?;
-        let params = Group::upload(
-            &self.client,
-            &self.param_layout,
-            &groups.pop().expect("two groups were read"),
-        )?;
-        self.params = Some(params);
-        self.state = Some(state);
-        self.accumulation = None;
-        self.step = saved.step;
-        Ok(saved.extra)
     }
 }

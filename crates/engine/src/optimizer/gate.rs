@@ -32,6 +32,8 @@ pub(crate) const SPIKE: f32 = 2.0;
 pub(super) struct Gate {
     /// f32 scalar, before clipping.
     pub(super) grad_norm: Tensor,
+    /// The same of some of the gradients each, f32 scalars.
+    pub(super) group_norms: Vec<Tensor>,
     /// What the gradient is multiplied by, f32 scalar.
     pub(super) scale: Tensor,
     /// Whether the update is made, a boolean scalar.
@@ -47,11 +49,25 @@ pub(super) struct Gate {
 /// n = √Σg² over all of them in f32, and the scale is min(1, max_norm / n), which is 1 when n is 0. Every norm that is finite
 /// and above 0 enters the window, a spike's too: if gradients have become larger for good, the median follows after half a
 /// window. Zeros in the window are places that were never filled.
-pub(super) fn judge(optimizer: &Optimizer, gradients: &[Tensor], window: Option<&Tensor>) -> Gate {
-    let squares = gradients.iter().map(|d| d.square().sum_all());
-    let total = squares
-        .reduce(|a, b| a + b)
-        .expect("a model has parameters that learn");
+///
+/// `groups` has places among the gradients, of which the same squares are summed.
+pub(super) fn judge(
+    optimizer: &Optimizer,
+    gradients: &[Tensor],
+    window: Option<&Tensor>,
+    groups: &[Vec<usize>],
+) -> Gate {
+    let squares: Vec<Tensor> = gradients.iter().map(|d| d.square().sum_all()).collect();
+    let sum = |of: &mut dyn Iterator<Item = &Tensor>| {
+        of.cloned()
+            .reduce(|a, b| a + b)
+            .expect("a model has parameters that learn, and a group is of some of them")
+    };
+    let total = sum(&mut squares.iter());
+    let group_norms = groups
+        .iter()
+        .map(|places| sum(&mut places.iter().map(|i| &squares[*i])));
+    let group_norms = group_norms.map(|it| it.sqrt()).collect();
     let g = total.graph().clone();
     let (zero, one) = (g.scalar(0.0, DType::F32), g.scalar(1.0, DType::F32));
     let grad_norm = total.sqrt();
@@ -80,6 +96,7 @@ pub(super) fn judge(optimizer: &Optimizer, gradients: &[Tensor], window: Option<
     }
     Gate {
         grad_norm,
+        group_norms,
         scale,
         accepts,
         skipped,

@@ -124,6 +124,7 @@ pub(crate) struct Updated {
     pub(crate) params: Vec<Tensor>,
     pub(crate) state: Vec<Tensor>,
     pub(crate) grad_norm: Tensor,
+    pub(crate) group_norms: Vec<Tensor>,
     /// 0 for an update that was made; otherwise one of the numbers in [`gate`].
     pub(crate) skipped: Tensor,
 }
@@ -136,7 +137,8 @@ fn is_matrix(path: &str, rank: usize) -> bool {
 /// One update of all parameters.
 ///
 /// # Shapes
-/// `learning_rate` f32 scalar; parameters and gradients f32 of equal dimensions; `state` as [`state_leaves`] says.
+/// `learning_rate` f32 scalar; parameters and gradients f32 of equal dimensions; `state` as [`state_leaves`] says; `groups` has
+/// places of parameters whose norms are wanted.
 pub(crate) fn update(
     optimizer: &Optimizer,
     layout: &Layout,
@@ -144,18 +146,20 @@ pub(crate) fn update(
     state: &[Tensor],
     gradients: &[Tensor],
     learning_rate: &Tensor,
+    groups: &[Vec<usize>],
 ) -> Updated {
     let g = learning_rate.graph().clone();
     let windows = usize::from(optimizer.spike.is_some());
     let (kept, rest) = state.split_at(state.len() - 1 - windows);
     let (count, window) = (&rest[0], rest.get(1));
-    let gate = gate::judge(optimizer, gradients, window);
+    let gate = gate::judge(optimizer, gradients, window, groups);
 
     let mut kept = kept.iter();
     let mut updated = Updated {
         params: Vec::new(),
         state: Vec::new(),
         grad_norm: gate.grad_norm,
+        group_norms: gate.group_norms,
         skipped: gate.skipped,
     };
     for (place, spec) in layout.specs().iter().enumerate() {

@@ -2,12 +2,19 @@
 
 mod accumulation;
 mod checkpoints;
+mod denominators;
 mod evaluation;
+mod export;
+mod fp8;
 mod head;
+mod norms;
 mod optimizer;
 mod oracle;
 mod parity;
+mod resuming;
 mod router;
 mod setup;
+mod shapes;
 mod structure;
 mod trains;
+mod waiting;

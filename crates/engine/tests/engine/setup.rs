@@ -28,6 +28,7 @@ pub(crate) fn fixture(family: &str) -> PathBuf {
 pub(crate) fn config() -> EngineConfig {
     EngineConfig {
         compute: DType::F32,
+        fp8_history: 0,
         policy: Policy::keep_dots(),
         head: HeadSettings {
             mode: HeadMode::Fused,
@@ -44,6 +45,8 @@ pub(crate) fn config() -> EngineConfig {
             ..Optimizer::default()
         },
         max_inflight: 2,
+        max_shapes: 8,
+        group_norms: Vec::new(),
         trains: Trains::All,
         router: RouterSettings::default(),
     }

@@ -8,11 +8,10 @@ use ferrotune_pjrt::HostArray;
 use serde_json::{Map, Value, json};
 
 use super::atomic;
-use super::element::Stored;
 use super::load::{compare_pieces, read_all};
 use super::mapped::MappedTensors;
-use super::save::{arrays_by_path, values_that_cannot_be_stored};
-use super::write::Outputs;
+use super::save::{arrays_by_path, write_arrays};
+use super::stream::HfLayout;
 use crate::adapter::{AdapterProblem, Lora};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result, WeightProblem};
@@ -50,14 +49,10 @@ pub fn save_adapter(
 ) -> Result<()> {
     let dir = dir.as_ref();
     let path = dir.join(WEIGHTS);
-    let entries = config.adapter_entries(lora, &Naming::default())?;
-    let arrays = arrays_by_path(&path, &entries, params)?;
-    let problems = values_that_cannot_be_stored(&entries, &arrays, Stored::F32);
-    if !problems.is_empty() {
-        return Err(Error::Arrays { path, problems });
-    }
+    let layout = HfLayout::of_adapters(config, lora)?;
+    let arrays = arrays_by_path(&path, layout.entries(), params)?;
     std::fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
-    Outputs::of(entries.iter(), Stored::F32).write_file(&path, &arrays)?;
+    write_arrays(&path, &layout, &arrays, true)?;
     let described = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

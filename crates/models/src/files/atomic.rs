@@ -1,53 +1,76 @@
 //! A file under its final name is a whole file: written beside it, flushed to the disk, then renamed.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// Writes `path` through `fill`; what was there before stays until the new file is complete.
-///
-/// A link is followed, so that it goes on pointing at the file. What exists and is not a file (a device, a folder) is
-/// refused: a rename would put a file in its place.
-pub(crate) fn write(
-    path: &Path,
-    fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> Result<()> {
-    let followed = fs::canonicalize(path);
-    let path = followed.as_deref().unwrap_or(path);
-    if path.exists() && !path.is_file() {
-        return Err(Error::Io {
-            action: "write",
-            path: path.to_path_buf(),
-            source: io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"),
-        });
-    }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    // Two processes that write the same file must not share the unfinished one.
-    name.push(format!(".{}.partial", std::process::id()));
-    let partial = path.with_file_name(name);
-    let written = fill_and_sync(&partial, fill).and_then(|()| fs::rename(&partial, path));
-    if let Err(source) = written {
-        // The first error is the one to report; a left-over under this name misleads nobody.
-        let _ = fs::remove_file(&partial);
-        return Err(Error::Io {
-            action: "write",
-            path: path.to_path_buf(),
-            source,
-        });
-    }
-    sync_folder_of(path)
+/// A file on its way, beside the one that it will be. What was there before stays until [`Unfinished::finish`]; dropping it leaves
+/// nothing.
+pub(crate) struct Unfinished {
+    file: File,
+    partial: PathBuf,
+    path: PathBuf,
 }
 
-fn fill_and_sync(
+impl Unfinished {
+    /// Begins a file.
+    ///
+    /// A link is followed, so that it goes on pointing at the file. What exists and is not a file (a device, a folder) is
+    /// refused: a rename would put a file in its place.
+    pub(crate) fn begin(path: &Path) -> Result<Self> {
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let refuse = Error::io("write", &path);
+        if path.exists() && !path.is_file() {
+            let reason = io::Error::new(io::ErrorKind::InvalidInput, "it is not a file");
+            return Err(refuse(reason));
+        }
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        // Two processes that write the same file must not share the unfinished one.
+        name.push(format!(".{}.partial", std::process::id()));
+        let partial = path.with_file_name(name);
+        Ok(Self {
+            file: File::create(&partial).map_err(refuse)?,
+            partial,
+            path,
+        })
+    }
+
+    /// Writes bytes at a place.
+    pub(crate) fn put(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        let placed = self.file.seek(SeekFrom::Start(at));
+        let put = placed.and_then(|_| self.file.write_all(bytes));
+        put.map_err(Error::io("write", &self.path))
+    }
+
+    /// Flushes the file to the disk and gives it its name.
+    pub(crate) fn finish(self) -> Result<()> {
+        let named = self.file.sync_all();
+        let named = named.and_then(|()| fs::rename(&self.partial, &self.path));
+        named.map_err(Error::io("write", &self.path))?;
+        sync_folder_of(&self.path)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // Once it has its name, nothing is there. Otherwise another error is the one to report.
+        let _ = fs::remove_file(&self.partial);
+    }
+}
+
+/// Writes `path` through `fill`.
+pub(crate) fn write(
     path: &Path,
-    fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
-    fill(&mut file)?;
-    file.flush()?;
-    file.get_ref().sync_all()
+    fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+) -> Result<()> {
+    let made = Unfinished::begin(path)?;
+    let mut file = BufWriter::new(&made.file);
+    let filled = fill(&mut file).and_then(|()| file.flush());
+    drop(file);
+    filled.map_err(Error::io("write", &made.path))?;
+    made.finish()
 }
 
 /// A rename lasts only once the folder is on the disk too.

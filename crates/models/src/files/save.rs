@@ -3,6 +3,8 @@
 //! Names, packing, and the cut into files are those of the folder that the model came from; without one, those of a text model
 //! that `transformers` saves in one file.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
@@ -10,12 +12,13 @@ use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::{DType, HostArray};
 
 use super::atomic;
-use super::element::{Stored, first_out_of_range, not_finite, unravel};
+use super::element::Stored;
 use super::mapped::{MappedTensors, SINGLE_FILE};
-use super::write::{Arrays, Outputs};
+use super::stream::HfLayout;
+use super::write::{Outputs, Sink};
 use crate::config::{CONFIG_FILE, ModelConfig};
 use crate::error::{Error, Result, WeightProblem};
-use crate::layout::{Entry, Naming};
+use crate::layout::{Entry, Piece};
 
 /// Files of a model folder that say how to use the model, and that training leaves as they are.
 const COMPANIONS: &[&str] = &[
@@ -54,50 +57,64 @@ pub fn save(
     source: Option<&Path>,
 ) -> Result<()> {
     let dir = dir.as_ref();
+    let layout = HfLayout::of(config);
+    let arrays = arrays_by_path(&dir.join(SINGLE_FILE), layout.entries(), params)?;
+    save_from(dir, config, dtype, source, &mut |spec: &ParamSpec| {
+        Ok(Cow::Borrowed(arrays[spec.path.as_str()]))
+    })
+}
+
+/// The same from parameters that are asked for one after the other, so that never more than one is held: see
+/// [`HfLayout::stream`].
+///
+/// # Errors
+/// As [`save`], and what `fetch` says. What was there before stays then.
+pub fn save_from<'a, E: From<Error>>(
+    dir: &Path,
+    config: &ModelConfig,
+    dtype: DType,
+    source: Option<&Path>,
+    fetch: &mut dyn FnMut(&ParamSpec) -> Result<Cow<'a, HostArray>, E>,
+) -> Result<(), E> {
     let stored = Stored::from_dtype(dtype).ok_or(Error::SaveDtype { dtype })?;
     let old = match source.map(MappedTensors::open) {
         Some(Ok(tensors)) => Some(tensors),
         None | Some(Err(Error::NoWeights { .. })) => None,
-        Some(Err(error)) => return Err(error),
+        Some(Err(error)) => return Err(error.into()),
     };
-    let naming = old.as_ref().map(|old| Naming::of(old.names()));
-    let naming = naming.unwrap_or_default();
-    let entries = config.entries(&naming);
-    let twin = tied_head(config, &naming, old.as_ref(), &entries[0]);
-    let path = dir.join(SINGLE_FILE);
-    let arrays = arrays_by_path(&path, &entries, params)?;
-    let problems = values_that_cannot_be_stored(&entries, &arrays, stored);
-    if !problems.is_empty() {
-        return Err(Error::Arrays { path, problems });
-    }
+    let layout = HfLayout::like(config, old.as_ref());
     std::fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
-    let mut outputs = Outputs::of(entries.iter().chain(&twin), stored);
+    let mut outputs = Outputs::of(layout.entries(), stored);
     if let Some(old) = &old {
         outputs.carry(old);
     }
-    outputs.write_folder(dir, old.as_ref(), &arrays)?;
+    let path = dir.join(SINGLE_FILE);
+    outputs.write_folder(dir, old.as_ref(), &mut |sink| {
+        feed(&path, &layout, (stored, true), fetch, sink)
+    })?;
     if let Some(source) = source {
         copy_companions(source, dir)?;
     }
-    atomic::write(&dir.join(CONFIG_FILE), |file| {
+    Ok(atomic::write(&dir.join(CONFIG_FILE), |file| {
         file.write_all(config.to_json(dtype).as_bytes())
-    })
+    })?)
 }
 
-/// The head of a tied model where the old checkpoint has one: the embedding under a second name.
-fn tied_head(
-    config: &ModelConfig,
-    naming: &Naming,
-    old: Option<&MappedTensors>,
-    embedding: &Entry,
-) -> Option<Entry> {
-    let name = naming.head();
-    if !config.tie_word_embeddings || old?.info(&name).is_none() {
-        return None;
+/// Hands the tensors of a layout to a file, and refuses what cannot be in it.
+pub(super) fn feed<'a, E: From<Error>>(
+    path: &Path,
+    layout: &HfLayout,
+    (stored, judged): (Stored, bool),
+    fetch: &mut dyn FnMut(&ParamSpec) -> Result<Cow<'a, HostArray>, E>,
+    sink: &mut Sink<'_>,
+) -> Result<(), E> {
+    let mut each = |tensor: &Piece, bytes: Vec<u8>| Ok(sink(&tensor.name, &bytes)?);
+    let problems = layout.tensors(stored, judged, fetch, &mut each)?;
+    if problems.is_empty() {
+        return Ok(());
     }
-    let mut twin = embedding.clone();
-    twin.pieces[0].name = name;
-    Some(twin)
+    let path = path.to_path_buf();
+    Err(Error::Arrays { path, problems }.into())
 }
 
 /// Writes arrays that have the shapes of the parameters (gradients) to the file `path`, in f32, by the names and shapes that the
@@ -112,10 +129,27 @@ pub fn export_gradients(
     config: &ModelConfig,
     gradients: &[(ParamSpec, HostArray)],
 ) -> Result<()> {
-    let entries = config.entries(&Naming::in_memory());
-    let arrays = arrays_by_path(path.as_ref(), &entries, gradients)?;
-    Outputs::of(entries.iter(), Stored::F32).write_file(path.as_ref(), &arrays)
+    let path = path.as_ref();
+    let layout = HfLayout::in_memory(config);
+    let arrays = arrays_by_path(path, layout.entries(), gradients)?;
+    write_arrays(path, &layout, &arrays, false)
 }
+
+/// Writes one file of f32 tensors; values are looked at if `judged`.
+pub(super) fn write_arrays(
+    path: &Path,
+    layout: &HfLayout,
+    arrays: &Arrays<'_>,
+    judged: bool,
+) -> Result<()> {
+    let mut fetch = |spec: &ParamSpec| Ok(Cow::Borrowed(arrays[spec.path.as_str()]));
+    Outputs::of(layout.entries(), Stored::F32).write_file(path, &mut |sink| {
+        feed(path, layout, (Stored::F32, judged), &mut fetch, sink)
+    })
+}
+
+/// Arrays by the paths of their parameters.
+pub(super) type Arrays<'a> = HashMap<&'a str, &'a HostArray>;
 
 /// The arrays by path, if they are exactly those of the model.
 pub(super) fn arrays_by_path<'a>(
@@ -163,31 +197,6 @@ pub(super) fn arrays_by_path<'a>(
             problems,
         })
     }
-}
-
-pub(super) fn values_that_cannot_be_stored(
-    entries: &[Entry],
-    arrays: &Arrays<'_>,
-    stored: Stored,
-) -> Vec<WeightProblem> {
-    let mut problems = Vec::new();
-    for Entry { spec, .. } in entries {
-        let values = arrays[spec.path.as_str()].as_slice::<f32>();
-        if let Some((count, first)) = not_finite(values.iter().copied()) {
-            problems.push(WeightProblem::NotFinite {
-                name: spec.path.clone(),
-                count,
-                first: unravel(first, &spec.dims),
-            });
-        } else if let Some(value) = first_out_of_range(values, stored) {
-            problems.push(WeightProblem::OutOfRange {
-                name: spec.path.clone(),
-                value,
-                dtype: stored.dtype(),
-            });
-        }
-    }
-    problems
 }
 
 fn copy_companions(source: &Path, target: &Path) -> Result<()> {

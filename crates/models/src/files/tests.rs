@@ -7,6 +7,7 @@ mod folders;
 mod other_parts;
 mod packing;
 mod round_trip;
+mod stream;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

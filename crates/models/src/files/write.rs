@@ -1,60 +1,50 @@
-//! Writing safetensors files: which tensor goes to which file, and their bytes, one tensor after another.
+//! Writing safetensors files: which tensor goes to which file, and where in it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::path::Path;
 
-use ferrotune_pjrt::HostArray;
 use safetensors::Dtype as DiskType;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use super::atomic;
-use super::element::{Stored, to_disk};
+use super::atomic::{self, Unfinished};
+use super::element::Stored;
 use super::mapped::{INDEX_FILE, MappedTensors, SINGLE_FILE, read_index};
 use crate::error::{Error, Result};
-use crate::layout::{Entry, Naming, Piece};
+use crate::layout::{Entry, Naming};
 
-pub(super) type Arrays<'a> = HashMap<&'a str, &'a HostArray>;
+/// Takes the bytes of a tensor by its name, in any order.
+pub(super) type Sink<'a> = dyn FnMut(&str, &[u8]) -> Result<()> + 'a;
+
+/// Hands all tensors that are not carried to a sink.
+pub(super) type Feed<'a, E> = dyn FnMut(&mut Sink<'_>) -> Result<(), E> + 'a;
 
 /// One tensor to be written.
 struct Output<'a> {
     dtype: DiskType,
-    dims: Vec<usize>,
-    content: Content<'a>,
-}
-
-enum Content<'a> {
-    /// Pieces of parameters: the row of the table, and which piece of it.
-    Pieces(Vec<(&'a Entry, usize)>),
-    /// Bytes of another part of the model, as they were read.
-    Carried(&'a [u8]),
+    dims: &'a [usize],
+    /// Bytes of another part of the model, as they were read; the others are fed.
+    carried: Option<&'a [u8]>,
 }
 
 /// Tensors to be written, by name.
 pub(super) struct Outputs<'a> {
-    stored: Stored,
     tensors: BTreeMap<&'a str, Output<'a>>,
 }
 
 impl<'a> Outputs<'a> {
-    /// All parameters, in one number type.
-    pub(super) fn of(entries: impl Iterator<Item = &'a Entry>, stored: Stored) -> Self {
-        let mut tensors = BTreeMap::new();
-        let rows = entries.flat_map(|entry| {
-            let numbered = entry.pieces.iter().enumerate();
-            numbered.map(move |(number, piece)| (entry, number, piece))
-        });
-        for (entry, number, piece) in rows {
-            let output = tensors.entry(&*piece.name).or_insert_with(|| Output {
-                dtype: stored.disk(),
-                dims: piece.dims.clone(),
-                content: Content::Pieces(Vec::new()),
-            });
-            if let Content::Pieces(pieces) = &mut output.content {
-                pieces.push((entry, number));
-            }
+    /// The tensors of a table, in one number type.
+    pub(super) fn of(entries: &'a [Entry], stored: Stored) -> Self {
+        let pieces = entries.iter().flat_map(|entry| &entry.pieces);
+        let output = |dims| Output {
+            dtype: stored.disk(),
+            dims,
+            carried: None,
+        };
+        let tensors = pieces.map(|piece| (&*piece.name, output(&*piece.dims)));
+        Self {
+            tensors: tensors.collect(),
         }
-        Self { stored, tensors }
     }
 
     /// Adds the tensors of `source` that belong to other parts of the model.
@@ -66,25 +56,30 @@ impl<'a> Outputs<'a> {
             let bytes = source.bytes(name).expect("the source has what it lists");
             self.tensors.entry(name).or_insert_with(|| Output {
                 dtype: info.dtype,
-                dims: info.shape.clone(),
-                content: Content::Carried(bytes),
+                dims: &info.shape,
+                carried: Some(bytes),
             });
         }
     }
 
     /// Writes one file with all tensors.
-    pub(super) fn write_file(&self, path: &Path, arrays: &Arrays<'_>) -> Result<()> {
+    pub(super) fn write_file<E: From<Error>>(
+        &self,
+        path: &Path,
+        feed: &mut Feed<'_, E>,
+    ) -> Result<(), E> {
         let all: Vec<&str> = self.tensors.keys().copied().collect();
-        self.write(path, &all, arrays)
+        let mut files = self.fill(&[(path, &all)], feed)?;
+        Ok(files.remove(0).finish()?)
     }
 
-    /// Writes the weights of the folder `dir`, cut into files as `source` is.
-    pub(super) fn write_folder(
+    /// Writes the weights of the folder `dir`, cut into files as `source` is. What was there stays until all of them are complete.
+    pub(super) fn write_folder<E: From<Error>>(
         &self,
         dir: &Path,
         source: Option<&MappedTensors>,
-        arrays: &Arrays<'_>,
-    ) -> Result<()> {
+        feed: &mut Feed<'_, E>,
+    ) -> Result<(), E> {
         let (single, index) = (dir.join(SINGLE_FILE), dir.join(INDEX_FILE));
         let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for name in self.tensors.keys() {
@@ -98,20 +93,22 @@ impl<'a> Outputs<'a> {
         // A reader takes the single file before an index, and an index for whole. So whatever interrupts this, it finds the old
         // weights, the new ones, or none.
         if files.keys().eq(&[SINGLE_FILE]) {
-            self.write_file(&single, arrays)?;
+            self.write_file(&single, feed)?;
             remove(&index)?;
         } else {
+            let paths: Vec<_> = files.keys().map(|file| dir.join(file)).collect();
+            let parts = paths.iter().zip(files.values());
+            let parts: Vec<(&Path, &Vec<&str>)> = parts.map(|(path, it)| (&**path, it)).collect();
+            let parts = self.fill(&parts, feed)?;
             remove(&index)?;
-            for (file, names) in &files {
-                self.write(&dir.join(file), names, arrays)?;
-            }
+            parts.into_iter().try_for_each(Unfinished::finish)?;
             remove(&single)?;
             self.write_index(&index, &files)?;
         }
         // Some readers take every file of weights that they find.
         let stale = |file: &&String| !files.contains_key(file.as_str()) && is_weights(file);
         let mut stale = old.iter().filter(stale);
-        stale.try_for_each(|file| remove(&dir.join(file)))
+        Ok(stale.try_for_each(|file| remove(&dir.join(file)))?)
     }
 
     fn write_index(&self, path: &Path, files: &BTreeMap<&str, Vec<&str>>) -> Result<()> {
@@ -124,41 +121,38 @@ impl<'a> Outputs<'a> {
         atomic::write(path, |file| writeln!(file, "{text:#}"))
     }
 
-    /// Streams a file of these tensors: only one at a time is in memory.
-    fn write(&self, path: &Path, names: &[&str], arrays: &Arrays<'_>) -> Result<()> {
-        // Offsets follow the names; `transformers` sorts them too.
-        let mut sorted = names.to_vec();
-        sorted.sort_unstable();
-        let header = self.header(&sorted);
-        atomic::write(path, |file| {
-            file.write_all(&(header.len() as u64).to_le_bytes())?;
-            file.write_all(&header)?;
-            sorted
-                .iter()
-                .try_for_each(|name| self.write_tensor(file, &self.tensors[name], arrays))
-        })
-    }
-
-    fn write_tensor(
+    /// Files of these tensors, complete but for their names.
+    fn fill<E: From<Error>>(
         &self,
-        file: &mut impl Write,
-        output: &Output<'_>,
-        arrays: &Arrays<'_>,
-    ) -> io::Result<()> {
-        match &output.content {
-            Content::Carried(bytes) => file.write_all(bytes),
-            Content::Pieces(pieces) => {
-                let mut bytes = vec![0; output.size()];
-                for (entry, number) in pieces {
-                    let length: usize = entry.piece_dims().iter().product();
-                    let values = arrays[entry.spec.path.as_str()].as_slice::<f32>();
-                    let values = &values[number * length..][..length];
-                    let piece: &Piece = &entry.pieces[*number];
-                    to_disk(values, self.stored, piece, entry.transposed, &mut bytes);
+        parts: &[(&Path, &Vec<&str>)],
+        feed: &mut Feed<'_, E>,
+    ) -> Result<Vec<Unfinished>, E> {
+        let mut files = Vec::with_capacity(parts.len());
+        let mut places: HashMap<&str, (usize, u64)> = HashMap::new();
+        for (number, (path, names)) in parts.iter().enumerate() {
+            let mut file = Unfinished::begin(path)?;
+            // Offsets follow the names; `transformers` sorts them too.
+            let mut sorted = (*names).clone();
+            sorted.sort_unstable();
+            let header = self.header(&sorted);
+            file.put(0, &(header.len() as u64).to_le_bytes())?;
+            file.put(8, &header)?;
+            let mut at = 8 + header.len() as u64;
+            for name in sorted {
+                let output = &self.tensors[name];
+                if let Some(bytes) = output.carried {
+                    file.put(at, bytes)?;
                 }
-                file.write_all(&bytes)
+                places.insert(name, (number, at));
+                at += output.size() as u64;
             }
+            files.push(file);
         }
+        feed(&mut |name, bytes| {
+            let (number, at) = places[name];
+            files[number].put(at, bytes)
+        })?;
+        Ok(files)
     }
 
     /// The header as JSON, padded so that the data begins at a multiple of eight bytes.
@@ -170,7 +164,7 @@ impl<'a> Outputs<'a> {
             end += output.size();
             let info = TensorInfo {
                 dtype: output.dtype,
-                shape: output.dims.clone(),
+                shape: output.dims.to_vec(),
                 data_offsets: (start, end),
             };
             ((*name).to_owned(), info)
@@ -188,10 +182,7 @@ impl<'a> Outputs<'a> {
 impl Output<'_> {
     /// Bytes of the tensor.
     fn size(&self) -> usize {
-        match &self.content {
-            Content::Carried(bytes) => bytes.len(),
-            Content::Pieces(_) => self.dims.iter().product::<usize>() * self.dtype.bitsize() / 8,
-        }
+        self.dims.iter().product::<usize>() * self.dtype.bitsize() / 8
     }
 }
 

@@ -5,4 +5,5 @@ mod convolution;
 mod decode_attention;
 mod delta_rule;
 mod experts;
+mod fp8;
 mod tiled;

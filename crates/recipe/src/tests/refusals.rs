@@ -132,7 +132,7 @@ error: unknown table `tensors`
 23 | [tensors]
    |  ^^^^^^^ no such table
    |
-   = help: the top level has seed, compute_dtype, run, model, data, warmup, rl, lora, router, optimizer, head, rollout, packing, mesh, eval, checkpoint, reward
+   = help: the top level has seed, compute_dtype, fp8_history, run, model, data, warmup, rl, lora, router, optimizer, head, rollout, packing, mesh, eval, checkpoint, reward
 
 12 problems in r.toml: nothing was started"#
     );

@@ -1,5 +1,6 @@
 //! Several files: what is written where, and what an interruption leaves.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use ferrotune_pjrt::DType;
@@ -164,10 +165,17 @@ fn saving_leaves_no_weights_of_before() {
     );
 }
 
-/// Makes writing the file fail.
-fn block(folder: &Folder, name: &str) {
-    let _ = std::fs::remove_file(folder.path().join(name));
-    std::fs::create_dir(folder.path().join(name)).unwrap();
+/// Saves with a failure at the last moment: the file is complete and cannot get its name.
+fn save_blocked(target: &Folder, source: &Folder, new: &[(ParamSpec, HostArray)], name: &str) {
+    let path = target.path().join(name);
+    let mut fetch = |spec: &ParamSpec| {
+        let _ = std::fs::remove_file(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        let found = new.iter().find(|(it, _)| it.path == spec.path);
+        Ok::<_, Error>(Cow::Borrowed(&found.unwrap().1))
+    };
+    let (dir, from) = (target.path(), Some(source.path()));
+    save_from(dir, &config(source), DType::F32, from, &mut fetch).unwrap_err();
 }
 
 #[test]
@@ -175,42 +183,18 @@ fn an_interruption_leaves_the_old_weights_or_none_and_never_a_mix() {
     // Several files over one: the second cannot be written.
     let (target, source) = (Folder::copy_of("qwen3"), sharded("qwen3"));
     let (old, new) = (target.load().unwrap().params, doubled(&source));
-    block(&target, "b.safetensors");
-    save(
-        target.path(),
-        &config(&source),
-        &new,
-        DType::F32,
-        Some(source.path()),
-    )
-    .unwrap_err();
+    save_blocked(&target, &source, &new, "b.safetensors");
     assert!(target.path().join("a.safetensors").exists());
     assert_eq!(target.load().unwrap().params, old);
 
     // Several over the same several: the first is new, the second old.
     let target = sharded("qwen3");
-    block(&target, "b.safetensors");
-    save(
-        target.path(),
-        &config(&source),
-        &new,
-        DType::F32,
-        Some(source.path()),
-    )
-    .unwrap_err();
+    save_blocked(&target, &source, &new, "b.safetensors");
     assert!(matches!(target.error(), Error::NoWeights { .. }));
 
     // One over several.
     let (target, source) = (sharded("qwen3"), Folder::copy_of("qwen3"));
-    block(&target, "model.safetensors");
-    save(
-        target.path(),
-        &config(&source),
-        &new,
-        DType::F32,
-        Some(source.path()),
-    )
-    .unwrap_err();
+    save_blocked(&target, &source, &new, "model.safetensors");
     std::fs::remove_dir(target.weights()).unwrap();
     assert_eq!(target.load().unwrap().params, old);
 }

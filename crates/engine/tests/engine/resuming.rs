@@ -1,0 +1,141 @@
+//! Whatever a run is in the middle of, what goes on from its checkpoint does the same.
+
+use std::path::Path;
+
+use ferrotune_batch::{Aggregation, LossWeights, Packing, Rows};
+use ferrotune_engine::{
+    AdamW, Engine, EngineConfig, Error, Loss, Optimizer, Rule, Skipped, SpikeGuard, UpdateReport,
+};
+use ferrotune_graph::DType;
+use serde_json::json;
+
+use crate::setup::{config, documents, engine, engine_on, rows};
+
+fn learn(engine: &mut Engine, batches: &[Rows]) -> UpdateReport {
+    for batch in batches {
+        engine
+            .forward_backward(batch, &Loss::cross_entropy())
+            .unwrap();
+    }
+    engine.update(1e-2).unwrap().read().unwrap()
+}
+
+/// Four micro-batches of one row.
+fn batches() -> Vec<Rows> {
+    let rows = rows(&documents(&[14, 9, 11, 16]), 16, 1);
+    rows.micro_batches(1).unwrap()
+}
+
+fn restored(config: EngineConfig, dir: &Path) -> Engine {
+    let mut engine = engine_on("qwen3", 1, 1, config);
+    engine.restore(dir).unwrap();
+    engine
+}
+
+#[test]
+fn an_accumulation_goes_on_from_where_it_was_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-1");
+    let (batches, loss) = (batches(), Loss::cross_entropy());
+    let mut whole = engine("qwen3");
+    learn(&mut whole, &batches);
+    for batch in &batches[..2] {
+        whole.forward_backward(batch, &loss).unwrap();
+    }
+    whole.save(&dir, &json!(null)).unwrap();
+    let gathered = whole.gradients_to_host().unwrap();
+
+    let mut resumed = restored(config(), &dir);
+    assert_eq!(resumed.gradients_to_host().unwrap(), gathered);
+    let mut split = engine_on("qwen3", 2, 2, config());
+    split.restore(&dir).unwrap();
+    assert_eq!(split.gradients_to_host().unwrap(), gathered);
+    // It remembers of what loss the gradients are.
+    let other = Loss {
+        name: "other".to_owned(),
+        ..Loss::cross_entropy()
+    };
+    let refused = resumed.forward_backward(&batches[2], &other);
+    assert!(
+        matches!(&refused, Err(Error::MixedLosses { accumulating, .. }) if *accumulating == loss.name)
+    );
+    // The report is of all four micro-batches, and so is the update.
+    let expected = learn(&mut whole, &batches[2..]);
+    assert!(expected.metrics["token_count"] > 40.0);
+    assert_eq!(learn(&mut resumed, &batches[2..]), expected);
+    assert_eq!(
+        learn(&mut resumed, &batches),
+        learn(&mut whole, &batches),
+        "the next update"
+    );
+    assert_eq!(
+        resumed.params_to_host().unwrap(),
+        whole.params_to_host().unwrap()
+    );
+}
+
+/// Second moments in half width are rounded by chance, which the number of updates made decides.
+#[test]
+fn random_draws_go_on_where_they_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-3");
+    let config = EngineConfig {
+        optimizer: Optimizer {
+            rule: Rule::AdamW(AdamW {
+                moments: DType::BF16,
+                ..AdamW::default()
+            }),
+            ..Optimizer::default()
+        },
+        ..config()
+    };
+    let batches = batches();
+    let mut whole = engine_on("qwen3", 1, 1, config.clone());
+    for _ in 0..3 {
+        learn(&mut whole, &batches);
+    }
+    whole.save(&dir, &json!(null)).unwrap();
+    let mut resumed = restored(config, &dir);
+    for _ in 0..3 {
+        assert_eq!(learn(&mut resumed, &batches), learn(&mut whole, &batches));
+    }
+    assert_eq!(
+        resumed.optimizer_to_host().unwrap(),
+        whole.optimizer_to_host().unwrap()
+    );
+}
+
+#[test]
+fn norms_that_judge_spikes_are_remembered() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-3");
+    let config = EngineConfig {
+        optimizer: Optimizer {
+            spike: Some(SpikeGuard {
+                window: 3,
+                factor: 10.0,
+            }),
+            ..Optimizer::default()
+        },
+        ..config()
+    };
+    let docs = documents(&[14, 9]);
+    let weights = Aggregation::TokenMean.weights(&docs).unwrap();
+    let large = LossWeights {
+        per_token: weights
+            .per_token
+            .iter()
+            .map(|of| of.iter().map(|w| w * 1000.0).collect())
+            .collect(),
+        ..weights
+    };
+    let spike = [Packing::packed(32).pack(&docs, &large).unwrap()];
+    let mut whole = engine_on("qwen3", 1, 1, config.clone());
+    for _ in 0..3 {
+        learn(&mut whole, &batches());
+    }
+    whole.save(&dir, &json!(null)).unwrap();
+    let expected = learn(&mut whole, &spike);
+    assert_eq!(expected.skipped, Some(Skipped::Spike));
+    assert_eq!(learn(&mut restored(config, &dir), &spike), expected);
+}
