@@ -65,19 +65,13 @@ impl WithSimd for Part<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let (columns, width) = (self.b.columns(), self.width);
         if self.b.strides()[1] != 1 && columns > 1 {
-            let mut blocks = self.sums.chunks_mut(4 * width);
-            for rows in self.rows.chunks(4) {
-                let sums = blocks.next().expect("sums of each row");
-                match rows {
-                    [a, b, c, d] => {
-                        scalar_products(simd, [a, b, c, d], self.b.transposed(), sums, width)
-                    }
-                    rows => {
-                        for (row, sums) in rows.iter().zip(sums.chunks_mut(width)) {
-                            scalar_products(simd, [row], self.b.transposed(), sums, width);
-                        }
-                    }
-                }
+            let b = self.b.transposed();
+            let mut first = 0;
+            while first < columns {
+                first += match columns - first {
+                    1..4 => scalar_products::<S, 1>(simd, (self.rows, width), b, first, self.sums),
+                    _ => scalar_products::<S, 4>(simd, (self.rows, width), b, first, self.sums),
+                };
             }
             return;
         }
@@ -132,10 +126,7 @@ fn add_in_registers<S: Simd, const R: usize>(
     let mut kept = [[simd.splat_f32s(0.0); VECTORS]; R];
     for i in 0..R {
         a[i] = &rows[i][depth..][..b.rows()];
-        let before = &S::as_simd_f32s(&sums[i * stride..]).0[..VECTORS];
-        for j in 0..VECTORS {
-            kept[i][j] = before[j];
-        }
+        kept[i].copy_from_slice(&S::as_simd_f32s(&sums[i * stride..]).0[..VECTORS]);
     }
     for k in 0..b.rows() {
         let b = &S::as_simd_f32s(b.row(k)).0[..VECTORS];
@@ -147,57 +138,48 @@ fn add_in_registers<S: Simd, const R: usize>(
         }
     }
     for i in 0..R {
-        let after = &mut S::as_mut_simd_f32s(&mut sums[i * stride..]).0[..VECTORS];
-        for j in 0..VECTORS {
-            after[j] = kept[i][j];
-        }
+        S::as_mut_simd_f32s(&mut sums[i * stride..]).0[..VECTORS].copy_from_slice(&kept[i]);
     }
     R
 }
 
-/// The products of `R` rows with all rows of `b`.
+/// The products of all rows with `C` rows of `b`, which are read from memory once.
 #[inline(always)]
-fn scalar_products<S: Simd, const R: usize>(
+fn scalar_products<S: Simd, const C: usize>(
     simd: S,
-    rows: [&Vec<f32>; R],
+    (rows, width): (&[Vec<f32>], usize),
     b: Matrix<'_, f32>,
+    first: usize,
     sums: &mut [f32],
-    stride: usize,
-) {
-    let columns = b.rows();
-    for first in (0..columns).step_by(4) {
-        if columns - first < 4 {
-            for j in first..columns {
-                let found = lanes_of::<S, R, 1>(simd, rows, [b.row(j)]);
-                for i in 0..R {
-                    sums[i * stride + j] = found[i][0];
-                }
-            }
-            return;
-        }
-        let four = [
-            b.row(first),
-            b.row(first + 1),
-            b.row(first + 2),
-            b.row(first + 3),
-        ];
-        let found = lanes_of::<S, R, 4>(simd, rows, four);
-        for i in 0..R {
-            sums[i * stride + first..][..4].copy_from_slice(&found[i]);
+) -> usize {
+    let mut columns: [&[f32]; C] = [&[]; C];
+    for (j, column) in columns.iter_mut().enumerate() {
+        *column = b.row(first + j);
+    }
+    let (fours, rest) = rows.as_chunks::<4>();
+    for (block, [a, b, c, d]) in fours.iter().enumerate() {
+        let found = lanes_of::<S, 4, C>(simd, [a, b, c, d], columns);
+        for i in 0..4 {
+            sums[(4 * block + i) * width + first..][..C].copy_from_slice(&found[i]);
         }
     }
+    for (i, row) in rest.iter().enumerate() {
+        let found = lanes_of::<S, 1, C>(simd, [row], columns);
+        sums[(4 * fours.len() + i) * width + first..][..C].copy_from_slice(&found[0]);
+    }
+    C
 }
 
 /// The scalar products of some rows with others, each summed in the lanes of one register.
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "k runs over rows of both")]
 fn lanes_of<S: Simd, const R: usize, const C: usize>(
     simd: S,
     a: [&Vec<f32>; R],
     b: [&[f32]; C],
 ) -> [[f32; C]; R] {
     // Loops, since closures would not be compiled for the processor's vectors.
-    let (mut whole_a, mut whole_b): ([&[S::f32s]; R], [&[S::f32s]; C]) = ([&[]; R], [&[]; C]);
+    let mut whole_a: [&[S::f32s]; R] = [&[]; R];
+    let mut whole_b: [&[S::f32s]; C] = [&[]; C];
     let count = S::as_simd_f32s(b[0]).0.len();
     for i in 0..R {
         whole_a[i] = &S::as_simd_f32s(a[i]).0[..count];

@@ -3,6 +3,7 @@
 mod check;
 mod convolution;
 mod decode_attention;
+mod decode_steps;
 mod delta_rule;
 mod experts;
 mod fp8;
