@@ -1,4 +1,7 @@
-//! What is done to each row of activations between products: norms, rotations, gates. f32 inside, rounded once.
+//! What is done to each row of activations between products: norms, rotations, gates.
+//!
+//! Numbers are rounded where XLA rounds them when it is given the same as operations of the element type, so that a token has the
+//! same numbers either way.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -79,7 +82,7 @@ pub fn rotate<T: Number>(head: &mut [T], cos: &[f32], sin: &[f32]) {
     }
 }
 
-/// `gate = silu(gate) ⊙ up`, with `silu(x) = x / (1 + e^{−x})`.
+/// `gate = silu(gate) ⊙ up`, with `silu(x) = x / (1 + e^{−x})`; the quotient 1 / (1 + e^{−x}) and both products are rounded.
 ///
 /// # Panics
 /// When they differ in length.
@@ -100,8 +103,9 @@ impl<T: Number> WithSimd for Gate<'_, T> {
     fn with_simd<S: Simd>(self, _: S) {
         for (gate, up) in self.gate.iter_mut().zip(self.up) {
             let x = gate.wide();
-            let open = 1.0 / (1.0 + exp(-x));
-            *gate = T::nearest(x * open * up.wide());
+            let open = T::nearest(1.0 / (1.0 + exp(-x)));
+            let silu = T::nearest(x * open.wide());
+            *gate = T::nearest(silu.wide() * up.wide());
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A layer of a few rows is a hundred microseconds of reading weights; written as operations it is twenty small loops, between
 //! which threads sleep and wake. On the CPU what stands before attention and what stands after it are one kernel each. Their
-//! portable form is the layer code of training, whose numbers they have up to the order in which a norm sums.
+//! portable form is the layer code of training, whose numbers they have, roundings included, up to the order in which a norm
+//! sums.
 
 mod attention;
 mod feed;

@@ -240,6 +240,12 @@ fn half_width_is_rounded_where_training_rounds_it() {
     ];
     let mut layer = Layer::new(&mut noise, &sizes, true);
     layer.add("norm", noise.array(&[d], 0.5, 1.5));
+    for (name, [_, to]) in &sizes[..3] {
+        layer.add(&format!("{name}_bias"), noise.array(&[*to], -1.0, 1.0));
+    }
+    for name in ["q_norm", "k_norm"] {
+        layer.add(name, noise.array(&[e], 0.5, 1.5));
+    }
     let x = noise.array(&[b, 1, d], -2.0, 2.0);
     let mixed = noise.array(&[b, 1, h, e], -1.0, 1.0);
     let positions = HostArray::from_slice(&[b, 1], &[0_i32, 1, 20, 300, 4000]).unwrap();
@@ -254,7 +260,7 @@ fn half_width_is_rounded_where_training_rounds_it() {
             norm,
             eps,
             params: &params,
-            head_norms: None,
+            head_norms: Some([params.at("q_norm"), params.at("k_norm")]),
             head_size: e,
         };
         let feed = FeedStep {
@@ -268,8 +274,14 @@ fn half_width_is_rounded_where_training_rounds_it() {
         let flat = mixed.reshape(&[b, 1, h * e]);
         let after = &stream + project(&flat, &params, "o_proj");
         let training = [
-            rotate(&of_head("q_proj", h), &by),
-            rotate(&of_head("k_proj", k), &by),
+            rotate(
+                &rms_norm(&of_head("q_proj", h), params.at("q_norm"), eps),
+                &by,
+            ),
+            rotate(
+                &rms_norm(&of_head("k_proj", k), params.at("k_norm"), eps),
+                &by,
+            ),
             of_head("v_proj", k),
             &after + swiglu(&rms_norm(&after, norm, eps), &params),
         ];
