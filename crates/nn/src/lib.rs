@@ -16,6 +16,7 @@ mod decode;
 mod delta_rule;
 mod experts;
 mod fp8;
+mod gate;
 mod head;
 mod linear;
 mod mlp;

@@ -2,6 +2,7 @@
 
 use ferrotune_graph::Tensor;
 
+use crate::gate::gated;
 use crate::linear::project;
 use crate::params::Params;
 
@@ -16,5 +17,5 @@ use crate::params::Params;
 pub fn swiglu(x_btd: &Tensor, params: &Params) -> Tensor {
     let gate = project(x_btd, params, "gate_proj");
     let up = project(x_btd, params, "up_proj");
-    project(&(gate.silu() * up), params, "down_proj")
+    project(&gated(&gate, &up), params, "down_proj")
 }

@@ -1,6 +1,11 @@
 //! Rotary position embedding.
 
-use ferrotune_graph::{DType, Tensor};
+use ferrotune_cpu::{Number, Threads, rotate as turn_head};
+use ferrotune_graph::{
+    Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
+};
+use ferrotune_pjrt::Element;
+use half::bf16;
 
 /// Cosines and sines of the rotation angles, f32 `[B,T,1,N/2]`, for the first `N` dimensions of each head.
 #[derive(Clone, Debug)]
@@ -54,15 +59,80 @@ impl Rotation {
 /// `x [B,T,H,E]` → the same, in the element type of `x`; computed in f32.
 #[track_caller]
 pub fn rotate(x_bthe: &Tensor, by: &Rotation) -> Tensor {
-    let (half, size) = (by.cos.dim(3), x_bthe.dim(3));
-    let x = x_bthe.convert(DType::F32);
+    if !matches!(x_bthe.dtype(), DType::F32 | DType::BF16) {
+        return turned(x_bthe, &by.cos, &by.sin);
+    }
+    let g = x_bthe.graph().clone();
+    let found = g.custom_vjp(
+        &[x_bthe],
+        |x| {
+            let operands = [&x[0], &by.cos, &by.sin];
+            let portable = |it: &[Tensor]| vec![turned(&it[0], &it[1], &it[2])];
+            (g.kernel(&ROTATE, &operands, &[], portable), vec![])
+        },
+        // Back by the same angles.
+        |_, d| vec![Some(turned(&d[0], &by.cos, &-&by.sin))],
+    );
+    found[0].clone()
+}
+
+fn turned(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Tensor {
+    let (half, size, dtype) = (cos.dim(3), x.dim(3), x.dtype());
+    let x = x.convert(DType::F32);
     let (a, b) = (x.slice(3, 0, half), x.slice(3, half, 2 * half));
-    let first = &a * &by.cos - &b * &by.sin;
-    let second = &b * &by.cos + &a * &by.sin;
-    let mut parts = vec![first, second];
+    let mut parts = vec![&a * cos - &b * sin, &b * cos + &a * sin];
     if 2 * half < size {
         parts.push(x.slice(3, 2 * half, size));
     }
     let parts: Vec<&Tensor> = parts.iter().collect();
-    Tensor::concatenate(&parts, 3).convert(x_bthe.dtype())
+    Tensor::concatenate(&parts, 3).convert(dtype)
+}
+
+static ROTATE: KernelRule = KernelRule {
+    kernel: Kernel {
+        name: "rotate",
+        run: |call| match call.inputs()[0].dtype() {
+            DType::BF16 => run::<bf16>(call),
+            _ => run::<f32>(call),
+        },
+    },
+    infer: |inputs: &[TensorType], _: &Attributes| match inputs {
+        [x, cos, sin] if x.rank() == 4 && cos.rank() == 4 && cos == sin => {
+            let fits = cos.dims[..2] == x.dims[..2] && 2 * cos.dims[3] <= x.dims[3];
+            let each = "angles are [B,T,1,≤E/2] for heads [B,T,H,E]";
+            if fits {
+                Ok(vec![x.clone()])
+            } else {
+                Err(each.to_owned())
+            }
+        }
+        _ => Err("takes heads [B,T,H,E], cosines and sines".to_owned()),
+    },
+    cost: |inputs, outputs| Cost {
+        flops: 3.0 * inputs[0].elements() as f64,
+        ..Cost::movement(inputs, outputs)
+    },
+};
+
+fn run<T: Number + Element>(call: &mut KernelCall<'_>) -> Result<(), String> {
+    let (inputs, outputs) = call.parts();
+    let &[_, _, heads, size] = inputs[0].dims() else {
+        return Err("heads have four dimensions".to_owned());
+    };
+    let (half, width) = (inputs[1].dims()[3], heads * size);
+    let [cos, sin] = [inputs[1].as_slice::<f32>()?, inputs[2].as_slice::<f32>()?];
+    let out = outputs[0].as_mut_slice::<T>()?;
+    out.copy_from_slice(inputs[0].as_slice::<T>()?);
+    let share = (out.len() / width.max(1))
+        .div_ceil(Threads::All.count())
+        .max(1);
+    Threads::All.for_each_chunk(out, (share * width).max(1), |chunk, tokens| {
+        for (i, token) in tokens.chunks_mut(width).enumerate() {
+            let [cos, sin] = [cos, sin].map(|all| &all[(chunk * share + i) * half..][..half]);
+            token
+                .chunks_mut(size)
+                .for_each(|head| turn_head(head, cos, sin));
+        }
+    });
+    Ok(())
 }

@@ -1,14 +1,15 @@
 //! What stands after attention: its way back into the stream, and the gated feed-forward block.
 
-use ferrotune_cpu::{Threads, add, gate_with_silu, lend};
+use ferrotune_cpu::{add, lend};
 use ferrotune_graph::{Attributes, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType};
 use ferrotune_pjrt::Attribute;
 use half::bf16;
 
-use super::{Operand, cost, eps, is_taken, normed, rows, weight, wide, widths};
+use super::{Operand, cost, eps, is_taken, rows, weight, wide, widths};
+use crate::gate::gate_all;
 use crate::linear::{is_adapted, project};
 use crate::mlp::swiglu;
-use crate::norm::rms_norm;
+use crate::norm::{normalize_rows, rms_norm};
 use crate::params::Params;
 
 /// The rest of a layer, of one new token of each row.
@@ -116,16 +117,12 @@ fn run<T: Operand>(call: &mut KernelCall<'_>) -> Result<(), String> {
     T::product(rows(mixed, matrix(3)?.rows()), matrix(3)?, &mut more);
     stream.copy_from_slice(x);
     add(stream, &more);
-    normed(stream, norm, eps, &mut more);
+    normalize_rows(stream, norm, eps, &mut more);
     let inner = matrix(4)?.columns();
     let (mut gate, mut up) = (lend::<T>(count * inner), lend::<T>(count * inner));
     T::product(rows(&more, width), matrix(4)?, &mut gate);
     T::product(rows(&more, width), matrix(5)?, &mut up);
-    let share = (count * inner).div_ceil(Threads::All.count()).max(1);
-    Threads::All.for_each_chunk(&mut gate, share, |chunk, gate| {
-        let up = &up[chunk * share..];
-        gate_with_silu(gate, &up[..gate.len()]);
-    });
+    gate_all(&mut gate, &up);
     T::product(rows(&gate, inner), matrix(6)?, &mut more);
     add(stream, &more);
     Ok(())

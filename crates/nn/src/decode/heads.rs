@@ -5,9 +5,9 @@ use ferrotune_graph::{Attributes, DType, Kernel, KernelCall, KernelRule, Tensor,
 use ferrotune_pjrt::Attribute;
 use half::bf16;
 
-use super::{Operand, cost, eps, is_taken, normed, rows, weight, wide, widths};
+use super::{Operand, cost, eps, is_taken, rows, weight, wide, widths};
 use crate::linear::{is_adapted, project};
-use crate::norm::rms_norm;
+use crate::norm::{normalize_rows, rms_norm};
 use crate::params::Params;
 use crate::rotary::{Rotation, rotate};
 
@@ -149,7 +149,7 @@ fn run<T: Operand>(call: &mut KernelCall<'_>) -> Result<(), String> {
     let (inputs, outputs) = call.parts();
     let (x, norm) = (inputs[0].as_slice::<T>()?, inputs[1].as_slice::<f32>()?);
     let mut stream = lend::<T>(x.len());
-    normed(x, norm, eps, &mut stream);
+    normalize_rows(x, norm, eps, &mut stream);
     let half = inputs[2].dims()[3];
     let angles = [inputs[2].as_slice::<f32>()?, inputs[3].as_slice::<f32>()?];
     for (i, output) in outputs.iter_mut().enumerate() {

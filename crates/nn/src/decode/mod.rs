@@ -2,15 +2,14 @@
 //!
 //! A layer of a few rows is a hundred microseconds of reading weights; written as operations it is twenty small loops, between
 //! which threads sleep and wake. On the CPU what stands before attention and what stands after it are one kernel each. Their
-//! portable form is the layer code of training, whose numbers they have, roundings included, up to the order in which a norm
-//! sums.
+//! portable form is the layer code of training, whose numbers they have to the last bit.
 
 mod attention;
 mod feed;
 mod heads;
 mod logits;
 
-use ferrotune_cpu::{Lent, Matrix, Number, Threads, multiply_rounded, normalize};
+use ferrotune_cpu::{Lent, Matrix, Number, Threads, multiply_rounded};
 use ferrotune_graph::{Cost, DType, KernelCall, KernelInput, Tensor, TensorType};
 use ferrotune_pjrt::Element;
 use half::bf16;
@@ -58,18 +57,6 @@ fn weight<'a, T: Element>(
     };
     let matrix = Matrix::new(input.as_slice::<T>()?, [first, second], [second, 1]);
     Ok(if turned { matrix.transposed() } else { matrix })
-}
-
-/// The rows after a norm, divided among threads.
-fn normed<T: Operand>(x: &[T], weight: &[f32], eps: f32, to: &mut [T]) {
-    let width = weight.len().max(1);
-    let share = (x.len() / width).div_ceil(Threads::All.count()).max(1);
-    Threads::All.for_each_chunk(to, share * width, |chunk, to| {
-        let from = &x[chunk * share * width..];
-        for (from, to) in from.chunks(width).zip(to.chunks_mut(width)) {
-            normalize(from, weight, eps, to);
-        }
-    });
 }
 
 /// The weight's sizes: what rows are wide before and after it.

@@ -223,10 +223,9 @@ fn what_the_kernels_do_not_know_is_left_to_the_layer_code() {
     });
 }
 
-/// In bf16 the kernel rounds where training does, so that trainer and sampler agree: only norms, which sum in another order,
-/// turn a few numbers to the other side.
+/// Trainer and sampler agree, since a token has the same numbers in both.
 #[test]
-fn half_width_is_rounded_where_training_rounds_it() {
+fn half_width_has_the_bits_of_training() {
     let [b, d, h, k, e, f] = [5, 512, 8, 2, 64, 768];
     let mut noise = Noise::new(7);
     let sizes = [
@@ -293,11 +292,6 @@ fn half_width_is_rounded_where_training_rounds_it() {
     .run(&args);
     for i in 0..4 {
         let (found, right) = (found[i].as_slice::<f32>(), found[4 + i].as_slice::<f32>());
-        let other = found.iter().zip(right).filter(|(a, b)| a != b).count();
-        assert!(
-            other * 50 <= right.len(),
-            "result {i}: {other} of {} differ",
-            right.len()
-        );
+        assert!(found == right, "result {i}");
     }
 }
