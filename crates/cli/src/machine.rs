@@ -69,36 +69,28 @@ pub(crate) fn memory() -> Option<(u64, u64)> {
     ))
 }
 
-/// Refuses work whose attention alone needs more memory than the machine has, before anything is compiled for it: XLA
-/// ends the process over sizes that are beyond all reason.
-///
-/// `queries` times `keys` is what one row attends; `cure` says what to change.
-pub(crate) fn check_attention(
+/// Refuses rows whose keys, values and activations alone need more memory than the machine has, before anything is compiled for
+/// them: XLA ends the process over sizes that are beyond all reason. `cure` says what to change.
+pub(crate) fn check_rows(
     model: &ModelConfig,
     rows: usize,
-    queries: usize,
-    keys: usize,
+    tokens: usize,
     cure: &str,
 ) -> Result<(), Failure> {
     let Some((total, _)) = memory() else {
         return Ok(());
     };
-    let size = |factors: &[usize]| factors.iter().fold(4.0, |product, it| product * *it as f64);
-    let scores = size(&[rows, model.num_attention_heads, queries, keys]);
-    let cached = size(&[
-        2,
-        rows,
-        model.num_hidden_layers,
-        model.num_key_value_heads,
-        keys,
-        model.head_dim,
-    ]);
-    let needed = scores + cached;
+    let kept = [model.num_hidden_layers, model.num_key_value_heads];
+    let kept = kept.map(|it| it as f64).iter().product::<f64>() * 2.0 * model.head_dim as f64;
+    // Of one layer: the stream before and after, queries, and what they read.
+    let layer = 2.0 * model.hidden_size as f64
+        + 2.0 * model.num_attention_heads as f64 * model.head_dim as f64;
+    let needed = 4.0 * rows as f64 * tokens as f64 * (kept + layer);
     if needed <= total as f64 {
         return Ok(());
     }
     Err(Failure::refused(anyhow::anyhow!(
-        "attention over {keys} tokens in {rows} row(s) needs about {} of memory, and this machine has {}: {cure}",
+        "keys, values and activations of {tokens} tokens in {rows} row(s) need about {} of memory, and this machine has {}: {cure}",
         bytes(needed as u64),
         bytes(total)
     )))

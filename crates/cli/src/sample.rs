@@ -36,13 +36,8 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     let max_new = longest_answer(args, &model, longest)?;
     let slots = longest.saturating_add(max_new);
     let rows = args.n.saturating_mul(prompts.len()).min(ROWS);
-    crate::machine::check_attention(
-        &model,
-        rows,
-        longest,
-        slots,
-        "lower --max-new or --n, or shorten the prompt",
-    )?;
+    let cure = "lower --max-new or --n, or shorten the prompt";
+    crate::machine::check_rows(&model, rows, slots, cure)?;
     let adapter = args.adapter.as_deref();
     let (params, trains) = model_folder::with_adapter(&args.model, adapter, &model)?;
     let device = Device::single()?;

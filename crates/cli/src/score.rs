@@ -47,13 +47,8 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
         .pack
         .or(documents.iter().map(Vec::len).max())
         .unwrap_or(0);
-    crate::machine::check_attention(
-        &model,
-        1,
-        widest,
-        widest,
-        "lower --pack, or leave out the longest documents",
-    )?;
+    let cure = "lower --pack, or leave out the longest documents";
+    crate::machine::check_rows(&model, 1, widest, cure)?;
     let rows = lay_out(documents, args.pack)?;
     let height = (TOKENS_AT_ONCE / rows.width()).clamp(1, rows.row_count());
     let micro_batches = rows.micro_batches(height).or_refuse()?;

@@ -163,7 +163,7 @@ impl Run {
         let packing = &self.resolved.recipe().packing;
         let (rows, width) = (packing.rows_per_micro_batch, packing.row_tokens);
         let cure = "lower packing.row_tokens or packing.rows_per_micro_batch";
-        crate::machine::check_attention(self.trainer.engine().model(), rows, width, width, cure)?;
+        crate::machine::check_rows(self.trainer.engine().model(), rows, width, cure)?;
         self.watch.busy("compiling the training step");
         self.trainer.compile().or_fail()?;
         self.say_compiled();

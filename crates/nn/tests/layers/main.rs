@@ -7,4 +7,5 @@ mod decode_steps;
 mod delta_rule;
 mod experts;
 mod fp8;
+mod rows;
 mod tiled;

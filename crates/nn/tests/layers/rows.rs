@@ -1,0 +1,71 @@
+//! Norms, gates and rotations: their derivatives by finite differences, kernels and portable forms.
+
+use ferrotune_graph::{Graph, HostArray, Tensor};
+use ferrotune_nn::{Params, Rotation, rms_norm, rotate, swiglu};
+
+use crate::check::{Function, Noise, moved, slope};
+
+const ROWS: usize = 3;
+const WIDTH: usize = 24;
+
+/// Stream, weight of a norm, weights of a gated block, factors, positions.
+fn arguments(noise: &mut Noise) -> Vec<HostArray> {
+    let (inner, positions) = (10, [1_i32, 4, 9]);
+    vec![
+        noise.array(&[1, ROWS, WIDTH], -2.0, 2.0),
+        noise.array(&[WIDTH], 0.5, 1.5),
+        noise.array(&[WIDTH, inner], -1.0, 1.0),
+        noise.array(&[WIDTH, inner], -1.0, 1.0),
+        noise.array(&[inner, WIDTH], -1.0, 1.0),
+        noise.array(&[1, ROWS, WIDTH], -1.0, 1.0),
+        HostArray::from_slice(&[1, ROWS], &positions).unwrap(),
+    ]
+}
+
+/// A number, from the middle of a graph: what comes in is doubled, what comes out multiplied by factors.
+fn number(x: &[Tensor]) -> Tensor {
+    let normed = rms_norm(&(&x[0] * 2.0), &x[1], 1e-3);
+    let params = Params::new([
+        ("gate_proj".to_owned(), x[2].clone()),
+        ("up_proj".to_owned(), x[3].clone()),
+        ("down_proj".to_owned(), x[4].clone()),
+    ]);
+    let fed = &normed + swiglu(&normed, &params);
+    let heads = fed.reshape(&[1, ROWS, 2, WIDTH / 2]);
+    let turned = rotate(&heads, &Rotation::new(&x[6], &[1.0, 0.3, 0.1], 1.0));
+    let factors = &x[5] * 1.7;
+    (turned.reshape(&[1, ROWS, WIDTH]) * factors).sum(&[0, 1, 2])
+}
+
+fn with_gradients(g: &Graph, x: &[Tensor]) -> Vec<Tensor> {
+    let value = number(x);
+    let wrt: Vec<&Tensor> = x[..5].iter().collect();
+    let gradients = g.grad(&value, &wrt);
+    std::iter::once(value).chain(gradients).collect()
+}
+
+#[test]
+fn slopes_of_norms_gates_and_rotations_are_those_of_differences() {
+    let mut noise = Noise::new(11);
+    let args = arguments(&mut noise);
+    for f in [
+        Function::new("kernels", &args, with_gradients),
+        Function::portable("portable", &args, with_gradients),
+    ] {
+        let found = f.run(&args);
+        for i in 0..5 {
+            let direction = noise.array(args[i].dims(), -1.0, 1.0);
+            let at = |by: f32| {
+                let mut changed = args.clone();
+                changed[i] = moved(&args[i], &direction, by);
+                f64::from(f.run(&changed)[0].as_slice::<f32>()[0])
+            };
+            let expected = (at(4e-3) - at(-4e-3)) / 8e-3;
+            let slope = slope(&found[1 + i], &direction);
+            assert!(
+                (slope - expected).abs() <= 2e-3 * expected.abs().max(1.0),
+                "argument {i}: {slope} instead of {expected}"
+            );
+        }
+    }
+}
