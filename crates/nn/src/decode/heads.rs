@@ -160,30 +160,50 @@ fn run<T: Operand>(call: &mut KernelCall<'_>) -> Result<(), String> {
             weight(&inputs[4 + i], turned)?,
             out,
         );
-        let bias = match biased {
-            true => Some(inputs[7 + i].as_slice::<T>()?),
-            false => None,
+        let after = After {
+            bias: match biased {
+                true => Some(inputs[7 + i].as_slice::<T>()?),
+                false => None,
+            },
+            norm: match with_norms && i < 2 {
+                true => Some(inputs[if biased { 10 } else { 7 } + i].as_slice::<f32>()?),
+                false => None,
+            },
+            eps,
+            turns: i < 2,
         };
-        let head_norm = match with_norms && i < 2 {
-            true => Some(inputs[if biased { 10 } else { 7 } + i].as_slice::<f32>()?),
-            false => None,
-        };
-        let width = out.len() / inputs[0].dims()[0].max(1);
-        for (row, heads) in out.chunks_mut(width.max(1)).enumerate() {
-            if let Some(bias) = bias {
-                add(heads, bias);
-            }
-            let [cos, sin] = angles.map(|all| &all[row * half..][..half]);
-            for head in heads.chunks_mut(size) {
-                if let Some(weight) = head_norm {
-                    let before = head.to_vec();
-                    normalize(&before, weight, eps, head);
-                }
-                if i < 2 {
-                    turn_head(head, cos, sin);
-                }
-            }
+        let width = (out.len() / inputs[0].dims()[0].max(1)).max(1);
+        for (row, heads) in out.chunks_mut(width).enumerate() {
+            after.apply(heads, size, angles.map(|all| &all[row * half..][..half]));
         }
     }
     Ok(())
+}
+
+/// What follows on one product.
+struct After<'a, T> {
+    bias: Option<&'a [T]>,
+    /// Weight of the norm of each head.
+    norm: Option<&'a [f32]>,
+    eps: f32,
+    turns: bool,
+}
+
+impl<T: Operand> After<'_, T> {
+    /// To the heads of one row, of `size` elements each.
+    fn apply(&self, heads: &mut [T], size: usize, [cos, sin]: [&[f32]; 2]) {
+        if let Some(bias) = self.bias {
+            add(heads, bias);
+        }
+        let mut before = lend::<T>(size);
+        for head in heads.chunks_mut(size) {
+            if let Some(weight) = self.norm {
+                before.copy_from_slice(head);
+                normalize(&before, weight, self.eps, head);
+            }
+            if self.turns {
+                turn_head(head, cos, sin);
+            }
+        }
+    }
 }
