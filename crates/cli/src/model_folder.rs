@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::bail;
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Optimizer, RouterSettings, Trains,
+    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Optimizer, RouterSettings,
+    ShardOverData, Trains,
 };
 use ferrotune_graph::{HostArray, Policy};
 use ferrotune_models::{ModelConfig, load, load_adapter};
@@ -127,6 +128,7 @@ pub(crate) fn scoring_engine(
         optimizer: Optimizer::default(),
         max_inflight: 2,
         trains,
+        shard_over_data: ShardOverData::Nothing,
         router: RouterSettings::default(),
     };
     Engine::new(

@@ -5,11 +5,12 @@ mod division;
 mod reading;
 mod report;
 mod state;
+mod train;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ferrotune_batch::Rows;
+use ferrotune_batch::{Field, Rows};
 use ferrotune_graph::{HostArray, Mesh, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::ParamSpec;
@@ -22,13 +23,17 @@ pub use report::{Pending, Scores, Skipped, UpdateReport};
 
 use crate::batch::{self, Wanted};
 use crate::checkpoint::Writer;
+use crate::data_shards::{DataShards, ShardOverData};
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::optimizer;
-use crate::step::{self, GradientProgram, ScoreProgram, Site, UpdateProgram};
+use crate::step::{self, GradientProgram, ScoreProgram, Site, StepProgram, UpdateProgram};
 
 /// Name of the loss, rows, width, and whether the program adds to an accumulation.
 type GradientKey = (String, usize, usize, bool);
+
+/// Name of the loss, micro-batches, rows, width.
+type StepKey = (String, usize, usize, usize);
 
 struct Accumulation {
     loss: String,
@@ -47,6 +52,10 @@ pub struct Engine {
     param_layout: Layout,
     frozen_layout: Layout,
     state_layout: Layout,
+    accumulator_layout: Layout,
+    /// The parameters that learn, split as what the optimizer keeps of them.
+    parts_layout: Layout,
+    data: DataShards,
     /// `None` after a program that took it failed.
     params: Option<Group>,
     frozen: Group,
@@ -61,6 +70,7 @@ pub struct Engine {
     gradient_programs: HashMap<GradientKey, GradientProgram>,
     evaluation_programs: HashMap<(String, usize, usize), GradientProgram>,
     score_programs: HashMap<(usize, usize), ScoreProgram>,
+    step_programs: HashMap<StepKey, StepProgram>,
     snapshot_program: Option<Program>,
     update_program: Option<UpdateProgram>,
     step: u64,
@@ -72,7 +82,7 @@ impl Engine {
     ///
     /// # Errors
     /// Parameters that are not those of the model, that the mesh does not divide, or that do not fit on the devices; patterns
-    /// that fit no parameter, or all of them.
+    /// that fit no parameter, or all of them; [`Error::NotOverData`].
     pub fn new(
         client: &Client,
         mesh: &Mesh,
@@ -95,6 +105,22 @@ impl Engine {
             rules,
             &optimizer::state_leaves(&config.optimizer, &leaves),
         )?;
+        let shards = DataShards::of(mesh, rules, &[&param_layout, &frozen_layout]);
+        let split = match config.shard_over_data {
+            ShardOverData::Nothing => &[],
+            _ if shards.axes().is_empty() => return Err(Error::NotOverData),
+            ShardOverData::Moments | ShardOverData::MomentsAndGradients => shards.axes(),
+        };
+        let parts_layout = param_layout.split_further(split, |_| true);
+        // The arrays of a parameter are called by their kind and its path; the others are small.
+        let state_layout = state_layout.split_further(split, |spec| spec.name.contains('/'));
+        let (data, accumulator_layout) = match config.shard_over_data {
+            ShardOverData::MomentsAndGradients => (DataShards::default(), parts_layout.clone()),
+            ShardOverData::Nothing | ShardOverData::Moments => {
+                let layout = shards.accumulators(&param_layout);
+                (shards, layout)
+            }
+        };
         let arrays: Vec<&HostArray> = params.iter().map(|(_, array)| array).collect();
         let upload = |layout: &Layout, arrays: Vec<&&HostArray>| {
             let host: Vec<HostArray> = arrays.into_iter().copied().cloned().collect();
@@ -114,6 +140,9 @@ impl Engine {
             param_layout,
             frozen_layout,
             state_layout,
+            accumulator_layout,
+            parts_layout,
+            data,
             accumulation: None,
             inflight: VecDeque::new(),
             waited: Duration::ZERO,
@@ -121,6 +150,7 @@ impl Engine {
             gradient_programs: HashMap::new(),
             evaluation_programs: HashMap::new(),
             score_programs: HashMap::new(),
+            step_programs: HashMap::new(),
             snapshot_program: None,
             update_program: None,
             step: 0,
@@ -136,6 +166,20 @@ impl Engine {
             config: &self.config,
             params: &self.param_layout,
             frozen: &self.frozen_layout,
+            state: &self.state_layout,
+            accumulators: &self.accumulator_layout,
+            parts: &self.parts_layout,
+            data: &self.data,
+        }
+    }
+
+    /// What a program of this loss reads of rows.
+    fn wanted<'a>(&self, loss: &'a Loss, fields: &'a [Field]) -> Wanted<'a> {
+        Wanted {
+            fields,
+            reader: &loss.name,
+            vocabulary: self.model.vocab_size,
+            experts: self.site().replayed(),
         }
     }
 
@@ -147,7 +191,7 @@ impl Engine {
         self.gradient_program(rows, width, loss, false)?;
         self.gradient_program(rows, width, loss, true)?;
         if self.update_program.is_none() {
-            self.update_program = Some(step::update_program(&self.site(), &self.state_layout)?);
+            self.update_program = Some(step::update_program(&self.site())?);
         }
         Ok(())
     }
@@ -188,17 +232,9 @@ impl Engine {
             self.accumulation.is_some(),
         )?;
         let gradient = &self.gradient_programs[&key];
-        let batch = batch::upload(
-            &self.client,
-            &gradient.rows,
-            rows,
-            &Wanted {
-                fields: &gradient.fields,
-                reader: &loss.name,
-                vocabulary: self.model.vocab_size,
-                experts: self.site().replayed(),
-            },
-        )?;
+        let wanted = self.wanted(loss, &gradient.fields);
+        let rows = std::slice::from_ref(rows);
+        let batch = batch::upload(&self.client, &gradient.rows, rows, &wanted)?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
         let mut arguments = vec![
             Argument::Borrowed(params),
@@ -216,7 +252,12 @@ impl Engine {
             gradients,
             metrics,
         });
-        self.inflight.push_back(loss_of_rows);
+        self.keep_pace(loss_of_rows)
+    }
+
+    /// Waits until no more programs are ahead of the device than may be. The last one makes this group, which nobody overwrites.
+    fn keep_pace(&mut self, made: Group) -> Result<(), Error> {
+        self.inflight.push_back(made);
         let begun = Instant::now();
         while self.inflight.len() > self.config.max_inflight.max(1) {
             self.inflight
@@ -240,11 +281,9 @@ impl Engine {
         } = self.accumulation.take().ok_or(Error::NoGradient)?;
         let update = match self.update_program.take() {
             Some(update) => update,
-            None => step::update_program(&self.site(), &self.state_layout)?,
+            None => step::update_program(&self.site())?,
         };
-        let rate = HostArray::from_slice(&[], &[learning_rate as f32])
-            .map_err(ferrotune_program::Error::from)?;
-        let rate = Group::upload(&self.client, &update.rate, &[rate])?;
+        let rate = self.rate(&update.rate, learning_rate)?;
         let (Some(params), Some(state)) = (self.params.take(), self.state.take()) else {
             return Err(Error::StateLost);
         };
@@ -257,15 +296,7 @@ impl Engine {
         self.update_program = Some(update);
         let [params, state, report] =
             <[Group; 3]>::try_from(results?).expect("the update has three groups of results");
-        self.params = Some(params);
-        self.state = Some(state);
-        self.step += 1;
-        Ok(Pending {
-            step: self.step,
-            on_nonfinite: self.config.optimizer.on_nonfinite,
-            report,
-            metrics,
-        })
+        Ok(self.advanced(params, state, (report, metrics)))
     }
 
     /// Drops the accumulation.

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`Engine::forward_backward`] | parameters, rows | accumulation |
 //! | [`Engine::update`] | accumulation | parameters, optimizer state |
+//! | [`Engine::train`] | rows | parameters, optimizer state |
 //! | [`Engine::evaluate`], [`Engine::score`] | parameters, rows | nothing |
 //! | [`Engine::snapshot`] | parameters | nothing |
 //! | [`Engine::save`], [`Engine::restore`] | checkpoint files | all state |
@@ -17,6 +18,7 @@
 
 mod batch;
 pub mod checkpoint;
+mod data_shards;
 mod engine;
 mod error;
 mod loss;
@@ -25,6 +27,7 @@ mod schedule;
 mod scores;
 mod step;
 
+pub use data_shards::ShardOverData;
 pub use engine::{
     Engine, EngineConfig, Pending, RouterSettings, Scores, Skipped, Trains, UpdateReport,
 };

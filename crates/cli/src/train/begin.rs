@@ -14,7 +14,7 @@ use crate::machine;
 use crate::model_folder::{self, HEAD_BYTES, StoredWeights, head_sizes};
 use crate::terminal::{bytes, short_count};
 use crate::train::inputs::Inputs;
-use crate::train::plan::{optimizer, plan};
+use crate::train::plan::{optimizer, plan, shard_over_data};
 use crate::train::watch::Watch;
 
 /// The most answers that are decoded together.
@@ -128,6 +128,7 @@ pub(crate) fn trainer(
         temperature: recipe.rollout.temperature,
         optimizer: optimizer(recipe),
         max_inflight: recipe.optimizer.max_inflight,
+        shard_over_data: shard_over_data(recipe),
         trains: learns.trains,
         router: learns.router,
     };

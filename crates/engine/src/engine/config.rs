@@ -5,6 +5,7 @@ use ferrotune_models::{Lora, ModelConfig};
 use ferrotune_nn::HeadSettings;
 
 use super::Division;
+use crate::data_shards::ShardOverData;
 use crate::error::Error;
 use crate::optimizer::Optimizer;
 
@@ -26,6 +27,8 @@ pub struct EngineConfig {
     pub max_inflight: usize,
     /// Which parameters learn.
     pub trains: Trains,
+    /// How far moments and accumulated gradients are split over devices that have the same weights.
+    pub shard_over_data: ShardOverData,
     /// What is asked of routers, in models with experts.
     pub router: RouterSettings,
 }

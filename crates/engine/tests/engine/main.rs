@@ -2,6 +2,7 @@
 
 mod accumulation;
 mod checkpoints;
+mod data_shards;
 mod evaluation;
 mod head;
 mod optimizer;
@@ -11,3 +12,4 @@ mod router;
 mod setup;
 mod structure;
 mod trains;
+mod whole_step;

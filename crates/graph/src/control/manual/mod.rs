@@ -1,8 +1,8 @@
 //! `manual`: a region that every device along some mesh axes runs for itself, on its own parts of the inputs.
 //!
 //! Inside, tensors have the dimensions of one device's part, and devices meet in collectives only. Mesh axes that the
-//! region does not name stay automatic: the partitioner splits along them as it does elsewhere. A region whose axes all
-//! have one device is written inline.
+//! region does not name stay automatic: the partitioner splits along them as it does elsewhere, and a region inside may make
+//! them manual too. A region whose axes all have one device is written inline.
 //!
 //! # Derivative
 //! Which devices hold equal values is not tracked. Write `y = P F B x`: `B` hands out parts, the same part to all
@@ -159,7 +159,7 @@ impl Op for Manual {
         let found = g.manual(&axes, &inputs, &outputs, |args| {
             let (forward, rest) = args.split_at(cx.inputs.len() - positions);
             let (kept, cotangents) = rest.split_at(self.kept.len());
-            let operands = [&g.positions(), forward].concat();
+            let operands = [&g.positions()[..positions], forward].concat();
             let given: Vec<(usize, &Tensor)> =
                 given.iter().map(|(k, _)| *k).zip(cotangents).collect();
             self.walk_back(g, &operands, kept, &given, &wanted)
