@@ -64,6 +64,22 @@ impl Manual {
         Live::of_results(arena, self.body, live_outputs)
     }
 
+    /// Operands that results with a cotangent depend on, also by way of what is read from a saved copy.
+    fn reached(&self, arena: &Arena, has_cotangent: &[bool]) -> Vec<bool> {
+        let region = &arena.regions[self.body];
+        let given = region.results.iter().zip(has_cotangent);
+        let mut reached: HashSet<usize> =
+            given.filter(|(_, is)| **is).map(|(v, _)| v.node).collect();
+        for id in region.nodes.iter().rev() {
+            let node = &arena.nodes[*id];
+            if reached.contains(id) && !node.op.stops_gradient() {
+                reached.extend(node.inputs.iter().map(|v| v.node));
+            }
+        }
+        let params = region.params.iter();
+        params.map(|param| reached.contains(param)).collect()
+    }
+
     /// Manual axes that a sharding does not mention: along them every device has a copy.
     fn unmentioned(&self, sharding: &Sharding) -> Vec<&str> {
         let mentioned: HashSet<&String> = sharding.dims.iter().flatten().collect();
@@ -140,7 +156,7 @@ impl Op for Manual {
                 .iter()
                 .map(Option::is_some)
                 .collect();
-            let read = self.live_inputs(&g.0.borrow(), &has_cotangent, cx.inputs.len());
+            let read = self.reached(&g.0.borrow(), &has_cotangent);
             (positions..cx.inputs.len())
                 .filter(|i| cx.needs[*i] && read[*i])
                 .collect()
