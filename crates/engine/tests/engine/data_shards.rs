@@ -150,3 +150,26 @@ fn nothing_is_split_over_data_where_there_is_no_copy_of_the_weights() {
     );
     assert!(matches!(engine.err(), Some(Error::NotOverData)));
 }
+
+#[test]
+fn the_load_of_experts_is_counted_over_all_shards() {
+    let gathered = |data: usize| {
+        let mut settings = config();
+        settings.router.load_balance = 0.5;
+        let mut engine = engine_on("qwen3_moe", data, 1, settings);
+        let batch = &batches(1)[0];
+        engine
+            .forward_backward(batch, &Loss::cross_entropy())
+            .unwrap();
+        let gradients = engine.gradients_to_host().unwrap();
+        let report = engine.update(0.0).unwrap().read().unwrap();
+        (gradients, report.metrics["load_balance"])
+    };
+    let ((expected, balance), (found, of_shards)) = (gathered(1), gathered(2));
+    let error = relative(&expected, &found);
+    assert!(error < 1e-5, "gradients differ by {error}");
+    assert!(
+        (balance - of_shards).abs() < 1e-6 * balance,
+        "{balance} {of_shards}"
+    );
+}
