@@ -114,6 +114,7 @@ fn engine(args: &BenchEngineArgs, device: &Device, model: ModelConfig) -> Result
     let params = init_params(&model, 0).or_fail()?;
     let config = EngineConfig {
         compute: DType::F32,
+        fp8_history: 0,
         policy: Policy::keep_dots(),
         head: head(HeadMode::Fused, args.rows * args.width, &model),
         temperature: 1.0,
@@ -122,6 +123,8 @@ fn engine(args: &BenchEngineArgs, device: &Device, model: ModelConfig) -> Result
             ..Optimizer::default()
         },
         max_inflight: 2,
+        max_shapes: 1,
+        group_norms: Vec::new(),
         trains: Trains::All,
         shard_over_data: ShardOverData::Nothing,
         router: RouterSettings::default(),

@@ -13,6 +13,8 @@ pub(super) struct Bare {
     params: Option<Group>,
     moments: Option<Group>,
     frozen: Group,
+    /// Of no 8-bit products.
+    scaling: Group,
     rate: Group,
     rows: Vec<Group>,
     stacked: Group,
@@ -43,6 +45,7 @@ impl Bare {
             params: Some(upload(update, "params", params)?),
             moments: Some(upload(update, "optimizer", moments.collect())?),
             frozen: upload(step, "frozen", Vec::new())?,
+            scaling: upload(step, "scaling", Vec::new())?,
             rate: upload(update, "rate", vec![rate])?,
             rows: groups.collect::<Result<Vec<Group>, Failure>>()?,
             stacked: upload(step, "rows", arrays(rows, layout(step, "rows"))?)?,
@@ -73,7 +76,7 @@ impl Bare {
         let (params, moments) = self.state();
         let mut gathered: Option<Vec<Group>> = None;
         for rows in &self.rows {
-            let given = [&params, &self.frozen, rows];
+            let given = [&params, &self.frozen, rows, &self.scaling];
             let mut arguments: Vec<Argument<'_>> = given.map(Argument::Borrowed).into();
             let program = match gathered.take() {
                 None => first,
@@ -106,6 +109,7 @@ impl Bare {
             Argument::Moved(moments),
             Argument::Borrowed(&self.frozen),
             Argument::Borrowed(&self.stacked),
+            Argument::Borrowed(&self.scaling),
             Argument::Borrowed(&self.rate),
         ]);
         self.keep(results.or_fail()?)
