@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::bail;
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Optimizer, RouterSettings, Trains,
+    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Optimizer, RouterSettings,
+    ShardOverData, Trains,
 };
 use ferrotune_graph::{HostArray, Policy};
 use ferrotune_models::{ModelConfig, load, load_adapter};
@@ -130,6 +131,7 @@ pub(crate) fn scoring_engine(
         max_shapes: 8,
         group_norms: Vec::new(),
         trains,
+        shard_over_data: ShardOverData::Nothing,
         router: RouterSettings::default(),
     };
     Engine::new(

@@ -1,9 +1,11 @@
 //! Rows on the device.
 
+use std::sync::Arc;
+
 use ferrotune_batch::{Column, Field, Rows};
 use ferrotune_graph::{DType, HostArray, Mesh, PlacementError, Rules, Tensor};
 use ferrotune_nn::Sequence;
-use ferrotune_pjrt::Client;
+use ferrotune_pjrt::{ArraySpec, Client};
 use ferrotune_program::{Group, Layout, Leaf};
 
 use crate::error::Error;
@@ -84,7 +86,7 @@ impl RowTensors {
     }
 }
 
-/// Copies rows to the devices.
+/// Copies rows to the devices; several, of one shape, one behind the other into a layout that stacks them.
 ///
 /// # Errors
 /// A field that the rows have not got, a token id outside of the vocabulary, experts that the model has not got, a failure of
@@ -92,9 +94,23 @@ impl RowTensors {
 pub(crate) fn upload(
     client: &Client,
     layout: &Layout,
-    rows: &Rows,
+    rows: &[Rows],
     wanted: &Wanted<'_>,
 ) -> Result<Group, Error> {
+    let each: Result<Vec<Vec<HostArray>>, Error> =
+        rows.iter().map(|it| arrays(it, wanted)).collect();
+    let each = each?;
+    let stacked = |(at, spec): (usize, &Arc<ArraySpec>)| {
+        let bytes: Vec<&[u8]> = each.iter().map(|arrays| arrays[at].bytes()).collect();
+        HostArray::new(spec.dtype, spec.dims.clone(), bytes.concat())
+            .map_err(ferrotune_program::Error::from)
+    };
+    let host: Result<Vec<HostArray>, _> = layout.specs().iter().enumerate().map(stacked).collect();
+    Ok(Group::upload(client, layout, &host?)?)
+}
+
+/// The arrays of [`layout`].
+fn arrays(rows: &Rows, wanted: &Wanted<'_>) -> Result<Vec<HostArray>, Error> {
     let vocabulary = wanted.vocabulary;
     let inside = |id: i32| usize::try_from(id).is_ok_and(|id| id < vocabulary);
     if let Some(at) = rows.token_ids().iter().position(|id| !inside(*id)) {
@@ -131,7 +147,7 @@ pub(crate) fn upload(
         let column = column.ok_or_else(|| missing(Field::ExpertIds))?;
         host.push(expert_ids(rows, column, experts)?);
     }
-    Ok(Group::upload(client, layout, &host)?)
+    Ok(host)
 }
 
 /// The experts of every token as s32 `[B,T,N,J]`.

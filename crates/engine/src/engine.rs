@@ -8,12 +8,13 @@ mod report;
 mod saving;
 mod shapes;
 mod state;
+mod train;
 mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ferrotune_batch::Rows;
+use ferrotune_batch::{Field, Rows};
 use ferrotune_graph::{HostArray, Mesh, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::ParamSpec;
@@ -30,14 +31,18 @@ pub use waiting::{Awaited, DeviceWait};
 
 use crate::batch::{self, Wanted};
 use crate::checkpoint::Writer;
+use crate::data_shards::{DataShards, ShardOverData};
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::optimizer;
 use crate::scaling;
-use crate::step::{self, GradientProgram, ScoreProgram, Site, UpdateProgram};
+use crate::step::{self, GradientProgram, ScoreProgram, Site, StepProgram, UpdateProgram};
 
 /// Name of the loss, rows, width, and whether the program adds to an accumulation.
 type GradientKey = (String, usize, usize, bool);
+
+/// Name of the loss, micro-batches, rows, width.
+type StepKey = (String, usize, usize, usize);
 
 struct Accumulation {
     loss: String,
@@ -57,6 +62,10 @@ pub struct Engine {
     frozen_layout: Layout,
     state_layout: Layout,
     scaling_layout: Layout,
+    accumulator_layout: Layout,
+    /// The parameters that learn, split as what the optimizer keeps of them.
+    parts_layout: Layout,
+    data: DataShards,
     /// `None` after a program that took it failed.
     params: Option<Group>,
     frozen: Group,
@@ -66,8 +75,8 @@ pub struct Engine {
     /// Histories of 8-bit products, after the last micro-batch.
     scaling: Group,
     accumulation: Option<Accumulation>,
-    /// Losses of micro-batches that may still be running, oldest first.
-    inflight: VecDeque<Group>,
+    /// Losses of what may still be running, oldest first.
+    inflight: VecDeque<(Awaited, Group)>,
     /// Micro-batches handed to the device.
     micro_batches: u64,
     waited: Duration,
@@ -77,6 +86,7 @@ pub struct Engine {
     gradient_programs: HashMap<GradientKey, GradientProgram>,
     evaluation_programs: HashMap<(String, usize, usize), GradientProgram>,
     score_programs: HashMap<(usize, usize), ScoreProgram>,
+    step_programs: HashMap<StepKey, StepProgram>,
     snapshot_program: Option<Program>,
     update_program: Option<UpdateProgram>,
     step: u64,
@@ -88,7 +98,7 @@ impl Engine {
     ///
     /// # Errors
     /// Parameters that are not those of the model, that the mesh does not divide, or that do not fit on the devices; patterns
-    /// that fit no parameter, or all of them.
+    /// that fit no parameter, or all of them; [`Error::NotOverData`].
     pub fn new(
         client: &Client,
         mesh: &Mesh,
@@ -117,6 +127,22 @@ impl Engine {
             rules,
             &scaling::leaves(division.specs(), config.fp8_history),
         )?;
+        let shards = DataShards::of(mesh, rules, &[&param_layout, &frozen_layout]);
+        let split = match config.shard_over_data {
+            ShardOverData::Nothing => &[],
+            _ if shards.axes().is_empty() => return Err(Error::NotOverData),
+            ShardOverData::Moments | ShardOverData::MomentsAndGradients => shards.axes(),
+        };
+        let parts_layout = param_layout.split_further(split, |_| true);
+        // The arrays of a parameter are called by their kind and its path; the others are small.
+        let state_layout = state_layout.split_further(split, |spec| spec.name.contains('/'));
+        let (data, accumulator_layout) = match config.shard_over_data {
+            ShardOverData::MomentsAndGradients => (DataShards::default(), parts_layout.clone()),
+            ShardOverData::Nothing | ShardOverData::Moments => {
+                let layout = shards.accumulators(&param_layout);
+                (shards, layout)
+            }
+        };
         let arrays: Vec<&HostArray> = params.iter().map(|(_, array)| array).collect();
         let upload = |layout: &Layout, arrays: Vec<&&HostArray>| {
             let host: Vec<HostArray> = arrays.into_iter().copied().cloned().collect();
@@ -139,6 +165,9 @@ impl Engine {
             frozen_layout,
             state_layout,
             scaling_layout,
+            accumulator_layout,
+            parts_layout,
+            data,
             accumulation: None,
             inflight: VecDeque::new(),
             micro_batches: 0,
@@ -148,6 +177,7 @@ impl Engine {
             gradient_programs: HashMap::new(),
             evaluation_programs: HashMap::new(),
             score_programs: HashMap::new(),
+            step_programs: HashMap::new(),
             snapshot_program: None,
             update_program: None,
             step: 0,
@@ -164,6 +194,20 @@ impl Engine {
             params: &self.param_layout,
             frozen: &self.frozen_layout,
             scaling: &self.scaling_layout,
+            state: &self.state_layout,
+            accumulators: &self.accumulator_layout,
+            parts: &self.parts_layout,
+            data: &self.data,
+        }
+    }
+
+    /// What a program of this loss reads of rows.
+    fn wanted<'a>(&self, loss: &'a Loss, fields: &'a [Field]) -> Wanted<'a> {
+        Wanted {
+            fields,
+            reader: &loss.name,
+            vocabulary: self.model.vocab_size,
+            experts: self.site().replayed(),
         }
     }
 
@@ -182,7 +226,7 @@ impl Engine {
 
     fn compiled_update(&mut self) -> Result<UpdateProgram, Error> {
         let begun = Instant::now();
-        let update = step::update_program(&self.site(), &self.state_layout)?;
+        let update = step::update_program(&self.site())?;
         self.shapes.add(&update.program, None, begun.elapsed());
         Ok(update)
     }
@@ -237,17 +281,9 @@ impl Engine {
             self.accumulation.is_some(),
         )?;
         let gradient = &self.gradient_programs[&key];
-        let batch = batch::upload(
-            &self.client,
-            &gradient.rows,
-            rows,
-            &Wanted {
-                fields: &gradient.fields,
-                reader: &loss.name,
-                vocabulary: self.model.vocab_size,
-                experts: self.site().replayed(),
-            },
-        )?;
+        let wanted = self.wanted(loss, &gradient.fields);
+        let rows = std::slice::from_ref(rows);
+        let batch = batch::upload(&self.client, &gradient.rows, rows, &wanted)?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
         let mut arguments = vec![
             Argument::Borrowed(params),
@@ -267,19 +303,8 @@ impl Engine {
             gradients,
             metrics,
         });
-        self.inflight.push_back(loss_of_rows);
         self.micro_batches += 1;
-        let begun = Instant::now();
-        while self.inflight.len() > self.config.max_inflight.max(1) {
-            let number = self.micro_batches + 1 - self.inflight.len() as u64;
-            let Some(oldest) = self.inflight.pop_front() else {
-                break;
-            };
-            self.device_wait
-                .during(Awaited::MicroBatch(number), || oldest.wait())?;
-        }
-        self.waited += begun.elapsed();
-        Ok(())
+        self.keep_pace(Awaited::MicroBatch(self.micro_batches), loss_of_rows)
     }
 
     /// Updates the parameters from the accumulated gradient and empties the accumulation. Returns before the device is done.
@@ -297,9 +322,7 @@ impl Engine {
             Some(update) => update,
             None => self.compiled_update()?,
         };
-        let rate = HostArray::from_slice(&[], &[learning_rate as f32])
-            .map_err(ferrotune_program::Error::from)?;
-        let rate = Group::upload(&self.client, &update.rate, &[rate])?;
+        let rate = self.rate(&update.rate, learning_rate)?;
         let (Some(params), Some(state)) = (self.params.take(), self.state.take()) else {
             return Err(Error::StateLost);
         };
@@ -312,16 +335,7 @@ impl Engine {
         self.update_program = Some(update);
         let [params, state, report] =
             <[Group; 3]>::try_from(results?).expect("the update has three groups of results");
-        self.params = Some(params);
-        self.state = Some(state);
-        self.step += 1;
-        Ok(Pending {
-            step: self.step,
-            on_nonfinite: self.config.optimizer.on_nonfinite,
-            device_wait: self.device_wait.clone(),
-            report,
-            metrics,
-        })
+        Ok(self.advanced(params, state, (report, metrics)))
     }
 
     /// Drops the accumulation.

@@ -71,6 +71,15 @@ pub enum Error {
     /// `update` or a reading of gradients before any `forward_backward`.
     #[error("there is no gradient: call forward_backward first")]
     NoGradient,
+    /// A whole step in the middle of an accumulation.
+    #[error("a whole step cannot join an accumulation: update or abandon it first")]
+    Unfinished,
+    /// What the optimizer keeps is to be split over devices with the same weights, of which there are none.
+    #[error(
+        "nothing can be sharded over data: no mesh axis of two devices or more splits rows alone; make one larger or leave what the \
+         optimizer keeps where its parameters lie"
+    )]
+    NotOverData,
     /// A micro-batch with another loss than those already accumulated.
     #[error(
         "loss `{given}` cannot join an accumulation of loss `{accumulating}`: update or abandon it first"

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`Engine::forward_backward`] | parameters, rows | accumulation, histories of 8-bit products |
 //! | [`Engine::update`] | accumulation | parameters, optimizer state |
+//! | [`Engine::train`] | rows | parameters, optimizer state |
 //! | [`Engine::evaluate`], [`Engine::score`] | parameters, rows | nothing |
 //! | [`Engine::snapshot`], [`Engine::weights_for`] | parameters | nothing |
 //! | [`Engine::save`], [`Engine::restore`] | checkpoint files | all state |
@@ -43,6 +44,7 @@
 
 mod batch;
 pub mod checkpoint;
+mod data_shards;
 mod engine;
 mod error;
 mod loss;
@@ -52,6 +54,7 @@ mod schedule;
 mod scores;
 mod step;
 
+pub use data_shards::ShardOverData;
 pub use engine::{
     Awaited, Compiled, DeviceWait, Engine, EngineConfig, Pending, RouterSettings, Scores, Skipped,
     Trains, UpdateReport,

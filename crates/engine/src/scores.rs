@@ -69,6 +69,9 @@ impl Ahead {
     /// How unevenly the rows' tokens are spread over experts, a scalar, times the rows' share of the batch's weight: so the sum
     /// over micro-batches is a mean of theirs, on the scale of the loss.
     ///
+    /// In a region whose devices have rows of their own, loads are counted over all of them and the share is that of their own
+    /// rows, so the sum over regions is the same.
+    ///
     /// With `f` the choices that fell on an expert and `p` its probability, both means over tokens and layers, it is `X Σ f p`:
     /// the experts of a token if they are spread evenly. Only `p` is differentiated.
     ///
@@ -77,11 +80,15 @@ impl Ahead {
     /// transformers.
     pub(crate) fn load_balance(&self, rows: &RowTensors) -> Option<Tensor> {
         let routed = self.routed.as_ref()?;
-        let probability = routed.probability.sum(&[0]);
+        let everywhere = |t: Tensor| match t.graph().manual_axes() {
+            Some(axes) => t.all_reduce(&axes.iter().map(String::as_str).collect::<Vec<_>>()),
+            None => t,
+        };
+        let probability = everywhere(routed.probability.sum(&[0]));
         // The probabilities of a token add up to 1 in every layer.
         let total = probability.sum(&[0]).stop_gradient();
         let total = total.maximum(&total.scalar_like(1.0));
-        let chosen = routed.load.sum(&[0]).stop_gradient() / &total;
+        let chosen = everywhere(routed.load.sum(&[0])).stop_gradient() / &total;
         let likely = probability / total;
         let experts = routed.load.dim(1) as f64;
         Some((chosen * likely).sum(&[0]) * rows.loss_weight.sum_all() * experts)

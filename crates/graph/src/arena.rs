@@ -99,10 +99,10 @@ impl Arena {
         std::mem::replace(&mut self.scope, scope)
     }
 
-    /// What is manual in the innermost open manual region.
-    pub(crate) fn manual_scope(&self) -> Option<&ManualScope> {
+    /// What is manual in the open manual regions, innermost first.
+    pub(crate) fn manual_scopes(&self) -> impl Iterator<Item = &ManualScope> {
         let open = self.open.iter().rev();
-        open.filter_map(|r| self.regions[*r].manual.as_ref()).next()
+        open.filter_map(|r| self.regions[*r].manual.as_ref())
     }
 
     pub(crate) fn value_type(&self, value: Value) -> &TensorType {
@@ -146,14 +146,18 @@ impl Graph {
         self.0.borrow().mesh.clone()
     }
 
-    /// The placement that the rules give to a tensor with these dimensions and logical axes (`_` for none).
+    /// The placement that the rules give to a tensor with these dimensions and logical axes (`_` for none). Inside of a manual
+    /// region the tensor is one device's part along the axes that are manual there, which split it no further.
     ///
     /// # Panics
     /// As [`Self::input`].
     #[track_caller]
     pub fn placement(&self, tensor: &str, dims: &[usize], axes: &[&str]) -> Sharding {
-        let arena = self.0.borrow();
-        let placed = arena.rules.place(tensor, dims, axes, &arena.mesh);
+        let rules = match self.manual_axes() {
+            Some(manual) => self.0.borrow().rules.without(&manual),
+            None => self.0.borrow().rules.clone(),
+        };
+        let placed = rules.place(tensor, dims, axes, &self.mesh());
         match placed {
             Ok(sharding) => sharding,
             Err(e) => panic!("{e}"),

@@ -91,6 +91,11 @@ impl<'a> Emitter<'a> {
         axes.all(|(name, size)| *size == 1 || self.manual_axes.contains(name))
     }
 
+    /// Axes that are manual here.
+    pub(crate) fn manual_axes(&self) -> &[String] {
+        &self.manual_axes
+    }
+
     /// Opens a region that is manual along these axes; returns those that were manual before, for [`Self::leave_manual`].
     pub(crate) fn enter_manual(&mut self, axes: &[String]) -> Vec<String> {
         let before = self.manual_axes.clone();

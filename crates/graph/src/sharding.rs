@@ -87,6 +87,23 @@ impl Rules {
         Self::new(names.iter().map(|n| (*n, Vec::new())))
     }
 
+    /// The same rules without some mesh axes.
+    pub(crate) fn without(&self, mesh_axes: &[String]) -> Self {
+        let left = |(name, over): &(String, Vec<String>)| {
+            let over = over.iter().filter(|axis| !mesh_axes.contains(axis));
+            (name.clone(), over.cloned().collect())
+        };
+        Self {
+            rules: self.rules.iter().map(left).collect(),
+        }
+    }
+
+    /// The mesh axes that split a logical axis; none where there is no rule for it.
+    pub fn over(&self, axis: &str) -> &[String] {
+        let rule = self.rules.iter().find(|(name, _)| name == axis);
+        rule.map_or(&[], |(_, over)| over)
+    }
+
     /// The sharding of a tensor with these dimensions and logical axes.
     ///
     /// # Errors

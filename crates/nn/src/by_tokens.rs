@@ -11,7 +11,8 @@ pub struct OfTokens {
 }
 
 /// Runs `f` on every device, for the tokens that it has: `f` gets its part of the tensors `tokens`, `[B,T,…]` each. What `f`
-/// sums over them is summed over the devices. Other tensors that `f` uses are whole on every device.
+/// sums over them is summed over the devices; inside of a region along some axes, over those along the others. Other tensors that
+/// `f` uses are whole on every device.
 ///
 /// Sorting tokens, or looking for some of them, over all devices would move them; here they stay where they are. On one
 /// device it is `f`, and also inside of a region whose tensors are those of one device. `ranks` are the ranks of the results: of values of tokens, and of sums.
@@ -28,7 +29,6 @@ pub fn by_tokens(
     if g.is_local() {
         return f(tokens);
     }
-    let mesh = g.mesh();
     let rows = g.placement("tokens", &tokens[0].dims()[..2], &["batch", "tokens"]);
     let of_rank = |rank: usize| {
         let mut dims = rows.dims.clone();
@@ -39,7 +39,8 @@ pub fn by_tokens(
     let split = ranks.0.iter().map(|rank| of_rank(*rank));
     let whole = ranks.1.iter().map(|rank| Sharding::replicated(*rank));
     let outputs: Vec<Sharding> = split.chain(whole).collect();
-    let axes: Vec<&str> = mesh.axes().iter().map(|(name, _)| name.as_str()).collect();
+    let axes = g.automatic_axes();
+    let axes: Vec<&str> = axes.iter().map(String::as_str).collect();
     let over: Vec<&str> = rows.dims.iter().flatten().map(String::as_str).collect();
     let mut results = g.manual(&axes, &inputs, &outputs, |parts| {
         let found = f(parts);

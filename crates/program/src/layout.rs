@@ -112,20 +112,59 @@ impl Layout {
         self.specs.iter().map(bytes).fold(0, usize::saturating_add)
     }
 
+    /// `count` of each array, along a new first dimension that these mesh axes split.
+    ///
+    /// # Panics
+    /// When the axes do not divide `count`, or split an array already.
+    #[must_use]
+    #[track_caller]
+    pub fn stacked(&self, count: usize, axes: &[String]) -> Self {
+        self.map(|spec| {
+            let mut sharding = spec.sharding.clone();
+            sharding.dims.insert(0, axes.to_vec());
+            let dims = [&[count], &spec.dims[..]].concat();
+            if let Err(e) = sharding.local_dims(&self.mesh, &dims) {
+                panic!("{count} of `{}` cannot be stacked: {e}", spec.name);
+            }
+            ArraySpec {
+                dims,
+                sharding,
+                ..spec.clone()
+            }
+        })
+    }
+
+    /// The same arrays, those that `which` tells of split further along these mesh axes: each along its first dimension that
+    /// they divide, if it has one.
+    #[must_use]
+    pub fn split_further(&self, axes: &[String], which: impl Fn(&ArraySpec) -> bool) -> Self {
+        self.map(|spec| {
+            let split = |dim: usize| {
+                let mut sharding = spec.sharding.clone();
+                sharding.dims[dim].extend_from_slice(axes);
+                let divides = sharding.local_dims(&self.mesh, &spec.dims).is_ok();
+                divides.then_some(sharding)
+            };
+            let dims = if which(spec) { spec.dims.len() } else { 0 };
+            let further = (0..dims).find_map(split);
+            ArraySpec {
+                sharding: further.unwrap_or_else(|| spec.sharding.clone()),
+                ..spec.clone()
+            }
+        })
+    }
+
     /// The same arrays in another element type.
     pub fn with_dtype(&self, dtype: DType) -> Self {
-        let specs: Vec<_> = self
-            .specs
-            .iter()
-            .map(|s| {
-                Arc::new(ArraySpec {
-                    dtype,
-                    ..(**s).clone()
-                })
-            })
-            .collect();
+        self.map(|spec| ArraySpec {
+            dtype,
+            ..spec.clone()
+        })
+    }
+
+    fn map(&self, f: impl Fn(&ArraySpec) -> ArraySpec) -> Self {
         Self {
-            specs: specs.into(),
+            specs: self.specs.iter().map(|spec| Arc::new(f(spec))).collect(),
             mesh: self.mesh.clone(),
         }
     }

@@ -1,7 +1,9 @@
 //! Building, compiling and calling a program.
 
 use ferrotune_graph::{Graph, Lowered, Mesh, Module, Output, Platform, Rules, Tensor};
-use ferrotune_pjrt::{Arg, Client, Compilation, Executable, MemoryStats, Operations, Topology};
+use ferrotune_pjrt::{
+    Arg, ArraySpec, Client, Compilation, Executable, MemoryStats, Operations, Topology,
+};
 
 use crate::dump::{Account, Dump};
 use crate::group::Group;
@@ -254,6 +256,25 @@ impl Program {
     /// The StableHLO text that was compiled.
     pub fn text(&self) -> &str {
         &self.module.text
+    }
+
+    /// The layout of the group of arguments called `name`.
+    pub fn input(&self, name: &str) -> Option<&Layout> {
+        let group = self.inputs.iter().find(|group| group.name == name);
+        group.map(|group| &group.layout)
+    }
+
+    /// Bytes on each device of the arguments that the program takes over; `usize::MAX` where they are more than can be counted.
+    pub fn donated_bytes(&self) -> usize {
+        let donated = self.module.args.iter().filter(|arg| arg.donated);
+        let bytes = |spec: &ArraySpec| {
+            let local = spec.sharding.local_dims(&self.module.mesh, &spec.dims);
+            let elements = local.map_or(0, |dims| dims.iter().product::<usize>());
+            elements.saturating_mul(spec.dtype.bytes())
+        };
+        donated
+            .map(|arg| bytes(&arg.spec))
+            .fold(0, usize::saturating_add)
     }
 
     /// Bytes that one execution needs on each device.

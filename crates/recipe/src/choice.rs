@@ -148,6 +148,19 @@ choice! {
 }
 
 choice! {
+    /// What is split over the copies of the model that share the rows, `mesh.data` of them: fewer bytes for each, paid with
+    /// exchanges between them.
+    ShardOverData {
+        /// Each copy keeps all that the optimizer keeps, and gradients are exchanged once an update.
+        Nothing = "nothing",
+        /// Each updates its part of the weights, which are then gathered.
+        Moments = "moments",
+        /// Also accumulated gradients, which are exchanged in every micro-batch.
+        MomentsAndGradients = "moments_and_gradients",
+    }
+}
+
+choice! {
     /// The number format in which AdamW keeps its two running means. They are computed in f32.
     MomentDtype {
         /// 8 bytes a parameter.

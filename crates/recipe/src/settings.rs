@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::choice::{
     Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
-    MomentDtype, OnNonFinite, OptimizerKind, PadPosition, RowBalance,
+    MomentDtype, OnNonFinite, OptimizerKind, PadPosition, RowBalance, ShardOverData,
 };
 use crate::spec::{Base, above, between, count, derived, preset, required, settings, text, unset};
 
@@ -203,6 +203,8 @@ settings! {
         group_norms: Vec<String> = preset(Vec::new());
         /// Micro-batches that the host hands to the device before the first of them is done.
         max_inflight: usize = preset(2).within(count(1).at_most(1024.0));
+        /// What copies of the model split among themselves.
+        shard_over_data: ShardOverData = preset(ShardOverData::Nothing);
     }
 }
 

@@ -11,6 +11,8 @@ use super::{ComputeArg, at_least_one, at_least_two, bounded, temperature};
 pub(crate) enum BenchCommand {
     /// Training steps on synthetic rows: tokens a second, host time, peak memory.
     Step(BenchStepArgs),
+    /// What the engine adds to the programs that it runs, for 28 layers in a loop and for 28 written out.
+    Engine(BenchEngineArgs),
     /// The cost of calling a program that does nothing, by its number of arrays.
     Dispatch(BenchDispatchArgs),
     /// Attention over a row of documents: only the tiles where they meet, beside all with a mask.
@@ -146,6 +148,31 @@ pub(crate) struct BenchStepArgs {
     /// Number format of matrix products and activations.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::F32)]
     pub(crate) compute_dtype: ComputeArg,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchEngineArgs {
+    /// Layers of the model.
+    #[arg(long, value_name = "N", default_value_t = 28, value_parser = at_least_two, allow_negative_numbers = true)]
+    pub(crate) layers: usize,
+    /// Size of its hidden states, in multiples of 16.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one, allow_negative_numbers = true)]
+    pub(crate) hidden: usize,
+    /// Rows of a micro-batch.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_least_one, allow_negative_numbers = true)]
+    pub(crate) rows: usize,
+    /// Tokens in a row.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_two, allow_negative_numbers = true)]
+    pub(crate) width: usize,
+    /// Micro-batches of a step; 1 and 8 unless given. May be given several times.
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
+    pub(crate) micro_batches: Vec<usize>,
+    /// Steps to measure of each kind, after two to warm up.
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = at_least_one, allow_negative_numbers = true)]
+    pub(crate) steps: usize,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

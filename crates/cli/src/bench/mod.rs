@@ -2,6 +2,7 @@
 
 mod attention;
 mod dispatch;
+mod engine;
 mod head;
 mod pack;
 mod sampler;
@@ -16,6 +17,7 @@ use crate::failure::Failure;
 pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Step(args) => step::run(args),
+        BenchCommand::Engine(args) => engine::run(args),
         BenchCommand::Attention(args) => attention::run(args),
         BenchCommand::Dispatch(args) => dispatch::run(args),
         BenchCommand::Trace(args) => trace::run(args),

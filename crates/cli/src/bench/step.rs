@@ -6,7 +6,9 @@
 use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Field, Packing, Trajectory};
-use ferrotune_engine::{Engine, EngineConfig, HeadMode, Loss, Optimizer, RouterSettings, Trains};
+use ferrotune_engine::{
+    Engine, EngineConfig, HeadMode, Loss, Optimizer, RouterSettings, ShardOverData, Trains,
+};
 use ferrotune_graph::Policy;
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_rl::{ClipRange, policy_gradient};
@@ -123,6 +125,7 @@ impl Bench {
             max_shapes: 8,
             group_norms: Vec::new(),
             trains: Trains::All,
+            shard_over_data: ShardOverData::Nothing,
             router: RouterSettings::default(),
         };
         let mut engine = Engine::new(

@@ -14,7 +14,7 @@ use crate::machine;
 use crate::model_folder::{self, HEAD_BYTES, StoredWeights, head_sizes};
 use crate::terminal::{bytes, short_count};
 use crate::train::inputs::Inputs;
-use crate::train::plan::{optimizer, plan};
+use crate::train::plan::{optimizer, plan, shard_over_data};
 use crate::train::watch::Watch;
 
 /// The most answers that are decoded together.
@@ -134,6 +134,7 @@ pub(crate) fn trainer(
         max_inflight: recipe.optimizer.max_inflight,
         max_shapes: MAX_SHAPES,
         group_norms: recipe.optimizer.group_norms.clone(),
+        shard_over_data: shard_over_data(recipe),
         trains: learns.trains,
         router: learns.router,
     };

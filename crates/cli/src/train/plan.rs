@@ -5,7 +5,8 @@ mod tests;
 
 use ferrotune_batch::{Aggregation, Balance, DEFAULT_PAD_ALIGN, Packing, PadPosition};
 use ferrotune_engine::{
-    AdamW, Muon, OnNonFinite, Optimizer, Rule, Schedule, ScheduleKind, Sgd, SpikeGuard,
+    AdamW, Muon, OnNonFinite, Optimizer, Rule, Schedule, ScheduleKind, Sgd, ShardOverData,
+    SpikeGuard,
 };
 use ferrotune_pjrt::DType;
 use ferrotune_recipe as recipe;
@@ -105,6 +106,15 @@ pub(crate) fn optimizer(recipe: &Recipe) -> Optimizer {
             window: it.spike_window,
             factor: it.spike_factor,
         }),
+    }
+}
+
+/// What is split over copies of the model.
+pub(crate) fn shard_over_data(recipe: &Recipe) -> ShardOverData {
+    match recipe.optimizer.shard_over_data {
+        recipe::ShardOverData::Nothing => ShardOverData::Nothing,
+        recipe::ShardOverData::Moments => ShardOverData::Moments,
+        recipe::ShardOverData::MomentsAndGradients => ShardOverData::MomentsAndGradients,
     }
 }
 

@@ -92,6 +92,31 @@ fn benchmarks_give_numbers() {
     ] {
         assert!(step[name].as_f64().unwrap() > 0.0, "{name} in {step}");
     }
+    let engine =
+        object("bench engine --layers 4 --hidden 16 --width 8 --micro-batches 2 --steps 2 --json");
+    let models = engine["models"].as_array().unwrap();
+    assert_eq!(models.len(), 2);
+    for (model, layers) in models.iter().zip(["in a loop", "written out"]) {
+        assert_eq!(model["layers"], layers, "{engine}");
+        for kind in ["parts", "whole"] {
+            let step = &model["steps"][0][kind];
+            for name in ["host_us", "engine_ms", "bare_ms", "engine_over_bare"] {
+                assert!(
+                    step[name].as_f64().unwrap() > 0.0,
+                    "{kind} {name} in {engine}"
+                );
+            }
+        }
+        assert!(
+            model["steps"][0]["host_us_per_micro_batch"]
+                .as_f64()
+                .unwrap()
+                > 0.0
+        );
+        assert!(model["steps"][0]["host_us_per_update"].as_f64().unwrap() > 0.0);
+    }
+    let arrays = |at: usize| models[at]["arrays"].as_u64().unwrap();
+    assert!(arrays(1) > arrays(0) + 20, "{engine}");
     tiny.run("bench step --rows 3 --fsdp 2")
         .refused(2, &["--rows 3", "--fsdp 2"]);
 }

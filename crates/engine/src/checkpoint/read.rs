@@ -8,7 +8,7 @@ use ferrotune_nn::ParamSpec;
 use ferrotune_program::Layout;
 use safetensors::SafeTensors;
 
-use super::manifest::{FileEntry, Manifest, corrupt, hash};
+use super::manifest::{ArrayEntry, FileEntry, Manifest, corrupt, hash};
 use super::write::stored_dtype;
 use crate::error::Error;
 
@@ -66,10 +66,22 @@ fn verified(dir: &Path, entry: &FileEntry) -> Result<Vec<u8>, Error> {
 impl Stored {
     /// Names of the arrays in the file `NAME.safetensors`, in the order in which they were written.
     pub(crate) fn names(&self, name: &str) -> Vec<&str> {
+        let entries = self.entries(name);
+        entries.map(|it| it.name.as_str()).collect()
+    }
+
+    /// Dimensions of the first array in that file, if there is one.
+    pub(crate) fn dims(&self, name: &str) -> Option<&[usize]> {
+        let first = self.entries(name).next()?;
+        Some(&first.dims)
+    }
+
+    fn entries(&self, name: &str) -> impl Iterator<Item = &ArrayEntry> {
         let file = format!("{name}.safetensors");
-        let files = self.manifest.files.iter().filter(|it| it.name == file);
-        let arrays = files.flat_map(|it| &it.arrays);
-        arrays.map(|it| it.name.as_str()).collect()
+        let files = self.manifest.files.iter();
+        files
+            .filter(move |it| it.name == file)
+            .flat_map(|it| &it.arrays)
     }
 
     /// The arrays of a layout from the file `NAME.safetensors`. What does not fit is added to `differences`.

@@ -5,6 +5,7 @@ use ferrotune_models::{Lora, ModelConfig};
 use ferrotune_nn::HeadSettings;
 
 use super::Division;
+use crate::data_shards::ShardOverData;
 use crate::error::Error;
 use crate::optimizer::Optimizer;
 
@@ -16,7 +17,8 @@ pub struct EngineConfig {
     /// Largest magnitudes that 8-bit products of linear layers remember, one for each micro-batch; 0 multiplies in `compute`.
     ///
     /// Every micro-batch moves the histories on, in the order in which they are given: over an accumulation the newest wins, and
-    /// neither a dropped accumulation nor a refused update takes them back.
+    /// neither a dropped accumulation nor a refused update takes them back. They are those of the rows of all devices; only while
+    /// a history is empty, each data shard scales by what it sees itself.
     pub fp8_history: usize,
     /// What layers keep for the backward pass.
     pub policy: Policy,
@@ -36,6 +38,8 @@ pub struct EngineConfig {
     pub group_norms: Vec<String>,
     /// Which parameters learn.
     pub trains: Trains,
+    /// How far moments and accumulated gradients are split over devices that have the same weights.
+    pub shard_over_data: ShardOverData,
     /// What is asked of routers, in models with experts.
     pub router: RouterSettings,
 }

@@ -36,13 +36,8 @@ impl Engine {
         let batch = batch::upload(
             &self.client,
             &evaluation.rows,
-            rows,
-            &Wanted {
-                fields: &evaluation.fields,
-                reader: &loss.name,
-                vocabulary: self.model.vocab_size,
-                experts: self.site().replayed(),
-            },
+            std::slice::from_ref(rows),
+            &self.wanted(loss, &evaluation.fields),
         )?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
         let results = evaluation.program.call(vec![
@@ -94,7 +89,7 @@ impl Engine {
         let batch = batch::upload(
             &self.client,
             &score.rows,
-            rows,
+            std::slice::from_ref(rows),
             &Wanted {
                 fields: &[],
                 reader: "score",

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ferrotune_program::Group;
+use ferrotune_graph::HostArray;
+use ferrotune_program::{Group, Layout};
 
 use super::{Accumulation, Awaited, Engine};
-use crate::checkpoint::{self, Copied, Keep, Manifest, Written};
+use crate::checkpoint::{self, Copied, Keep, Manifest, Stored, Written};
 use crate::error::Error;
 use crate::step;
 
@@ -91,8 +92,8 @@ impl Engine {
         }
     }
 
-    /// Takes over the state of a checkpoint and returns its `extra`: an accumulation that it was saved in the middle of goes on.
-    /// On an error nothing has changed.
+    /// Takes over the state of a checkpoint and returns its `extra`: an accumulation that it was saved in the middle of goes on,
+    /// bit for bit where as many data shards gather it, and from the sum of what they had where there are others. On an error nothing has changed.
     ///
     /// # Errors
     /// [`Error::Absent`], [`Error::Corrupt`] or [`Error::Incompatible`], which are different answers.
@@ -103,18 +104,23 @@ impl Engine {
             ("params", &self.param_layout),
             ("optimizer", &self.state_layout),
         ];
+        let gathered = gathered_layout(&stored, &self.param_layout);
         let scaled = !self.scaling_layout.is_empty();
         if scaled {
             layouts.push(("scaling", &self.scaling_layout));
         }
         if stored.manifest.accumulating.is_some() {
-            layouts.extend([("gradients", &self.param_layout), ("metrics", &metrics)]);
+            layouts.extend([("gradients", &gathered), ("metrics", &metrics)]);
         }
         let arrays = checkpoint::read(&stored, dir, self.fingerprint.as_deref(), &layouts)?;
-        let placed = layouts.iter().zip(&arrays);
-        let groups: Result<Vec<Group>, _> = placed
-            .map(|((_, layout), host)| Group::upload(&self.client, layout, host))
-            .collect();
+        let placed = layouts.iter().zip(arrays).map(|((name, layout), host)| {
+            let (layout, host) = match *name {
+                "gradients" => (&self.accumulator_layout, self.regathered(host)?),
+                _ => (*layout, host),
+            };
+            Ok(Group::upload(&self.client, layout, &host)?)
+        });
+        let groups: Result<Vec<Group>, Error> = placed.collect();
         let mut groups = groups?.into_iter();
         let mut next = || groups.next().expect("a group was read for every layout");
         self.params = Some(next());
@@ -135,5 +141,22 @@ impl Engine {
         });
         self.step = step;
         Ok(extra)
+    }
+
+    /// Gradients of a checkpoint as data shards here gather them.
+    fn regathered(&self, gradients: Vec<HostArray>) -> Result<Vec<HostArray>, Error> {
+        let specs = self.param_layout.specs().iter();
+        let each = gradients.into_iter().zip(specs);
+        each.map(|(array, spec)| self.data.regathered(array, spec.dims.len()))
+            .collect()
+    }
+}
+
+/// How the gradients of a checkpoint lie in it: for the parameters, or stacked for data shards, of which its run had as many.
+fn gathered_layout(stored: &Stored, params: &Layout) -> Layout {
+    let rank = params.specs().first().map_or(0, |spec| spec.dims.len());
+    match stored.dims("gradients") {
+        Some(dims) if dims.len() == rank + 1 && dims[0] > 0 => params.stacked(dims[0], &[]),
+        _ => params.clone(),
     }
 }

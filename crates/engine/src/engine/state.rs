@@ -6,7 +6,7 @@ use ferrotune_graph::HostArray;
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::ParamSpec;
 use ferrotune_pjrt::MemoryStats;
-use ferrotune_program::{Group, Layout};
+use ferrotune_program::{Group, Layout, Program};
 
 use super::{Engine, Trains};
 use crate::error::Error;
@@ -35,15 +35,17 @@ impl Engine {
         Ok(self.division.specs().iter().cloned().zip(arrays).collect())
     }
 
-    /// A copy of the accumulated gradient on the host, of the parameters that learn.
+    /// A copy of the accumulated gradient on the host, of the parameters that learn: the sum over data shards.
     ///
     /// # Errors
     /// [`Error::NoGradient`], or the failure of the step that makes it.
     pub fn gradients_to_host(&self) -> Result<Vec<(ParamSpec, HostArray)>, Error> {
         let accumulation = self.accumulation.as_ref().ok_or(Error::NoGradient)?;
         let specs = self.division.trained(self.division.specs());
-        let arrays = accumulation.gradients.to_host()?;
-        Ok(specs.into_iter().cloned().zip(arrays).collect())
+        let arrays = accumulation.gradients.to_host()?.into_iter();
+        let arrays = arrays.map(|array| self.data.on_host(array));
+        let arrays: Result<Vec<HostArray>, Error> = arrays.collect();
+        Ok(specs.into_iter().cloned().zip(arrays?).collect())
     }
 
     /// A copy of the optimizer's arrays on the host, by name: what the rule keeps of each parameter (such as `second/embed`), the
@@ -92,22 +94,28 @@ impl Engine {
         [
             self.param_layout.bytes() + self.frozen_layout.bytes(),
             self.state_layout.bytes(),
-            self.param_layout.bytes(),
+            self.accumulator_layout.bytes(),
         ]
     }
 
     /// Name and per-device memory of every compiled program.
     pub fn program_memory(&self) -> Vec<(String, MemoryStats)> {
+        let named = |p: &Program| (p.name().to_owned(), p.memory());
+        self.programs().map(named).collect()
+    }
+
+    /// Every compiled program: those of gradients (`first_` and `more_`), steps, scores, evaluations, the update.
+    pub fn programs(&self) -> impl Iterator<Item = &Program> {
         let gradients = self.gradient_programs.values().map(|p| &p.program);
         let scores = self.score_programs.values().map(|p| &p.program);
         let evaluations = self.evaluation_programs.values().map(|p| &p.program);
+        let steps = self.step_programs.values().map(|p| &p.program);
         let update = self.update_program.iter().map(|p| &p.program);
         gradients
             .chain(scores)
             .chain(evaluations)
+            .chain(steps)
             .chain(&self.snapshot_program)
             .chain(update)
-            .map(|p| (p.name().to_owned(), p.memory()))
-            .collect()
     }
 }

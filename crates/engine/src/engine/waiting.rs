@@ -4,6 +4,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use ferrotune_program::Group;
+
+use super::Engine;
+use crate::error::Error;
+
 /// What the host waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
@@ -57,6 +62,22 @@ impl DeviceWait {
         self.0
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Engine {
+    /// Waits until no more programs are ahead of the device than may be. The last one is `what`, and makes a group that nobody
+    /// overwrites.
+    pub(super) fn keep_pace(&mut self, what: Awaited, made: Group) -> Result<(), Error> {
+        self.inflight.push_back((what, made));
+        let begun = Instant::now();
+        while self.inflight.len() > self.config.max_inflight.max(1) {
+            if let Some((what, oldest)) = self.inflight.pop_front() {
+                self.device_wait.during(what, || oldest.wait())?;
+            }
+        }
+        self.waited += begun.elapsed();
+        Ok(())
     }
 }
 

@@ -113,16 +113,42 @@ fn every_linear_layer_of_a_hybrid_has_its_history() {
 
 #[test]
 fn magnitudes_are_those_of_all_devices() {
-    let batch = &batches()[0];
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-0");
+    let batches = batches();
     let mut one = engine_on("llama", 1, 1, eight_bit());
     let mut four = engine_on("llama", 2, 2, eight_bit());
-    gather(&mut one, batch);
-    gather(&mut four, batch);
+    // From here on they scale by the same.
+    gather(&mut one, &batches[0]);
+    one.save(&dir, &json!(null)).unwrap();
+    four.restore(&dir).unwrap();
+    gather(&mut one, &batches[1]);
+    gather(&mut four, &batches[1]);
     let (one, four) = (histories(&one), histories(&four));
     for (name, of) in &one {
         for (a, b) in of.iter().zip(&four[name]) {
             // A value on the border of two roundings may fall either way.
             assert!((a[2] - b[2]).abs() <= 0.02 * a[2], "{name}: {a:?} {b:?}");
+        }
+    }
+}
+
+#[test]
+fn a_step_as_one_program_moves_histories_on_as_its_parts_do() {
+    let (batches, loss) = (batches(), Loss::cross_entropy());
+    let mut parts = engine_on("llama", 2, 1, eight_bit());
+    let mut whole = engine_on("llama", 2, 1, eight_bit());
+    for _ in 0..2 {
+        let expected = learn(&mut parts, &batches).grad_norm;
+        let pending = whole.train(&batches, &loss, 2e-3).unwrap();
+        let found = pending.read().unwrap().grad_norm;
+        assert!((found - expected).abs() < 1e-3 * expected);
+        let (parts, whole) = (histories(&parts), histories(&whole));
+        for (name, of) in &parts {
+            let pairs = of.as_flattened().iter().zip(whole[name].as_flattened());
+            for (a, b) in pairs {
+                assert!((a - b).abs() <= 0.02 * a, "{name}: {a} {b}");
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod accumulation;
 mod checkpoints;
+mod data_shards;
 mod denominators;
 mod evaluation;
 mod export;
@@ -18,3 +19,4 @@ mod shapes;
 mod structure;
 mod trains;
 mod waiting;
+mod whole_step;

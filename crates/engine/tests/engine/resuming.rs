@@ -4,12 +4,13 @@ use std::path::Path;
 
 use ferrotune_batch::{Aggregation, LossWeights, Packing, Rows};
 use ferrotune_engine::{
-    AdamW, Engine, EngineConfig, Error, Loss, Optimizer, Rule, Skipped, SpikeGuard, UpdateReport,
+    AdamW, Engine, EngineConfig, Error, Loss, Optimizer, Rule, ShardOverData, Skipped, SpikeGuard,
+    UpdateReport,
 };
 use ferrotune_graph::DType;
 use serde_json::json;
 
-use crate::setup::{config, documents, engine, engine_on, rows};
+use crate::setup::{config, documents, engine, engine_on, relative, rows};
 
 fn learn(engine: &mut Engine, batches: &[Rows]) -> UpdateReport {
     for batch in batches {
@@ -72,6 +73,48 @@ fn an_accumulation_goes_on_from_where_it_was_saved() {
         resumed.params_to_host().unwrap(),
         whole.params_to_host().unwrap()
     );
+}
+
+#[test]
+fn gradients_of_data_shards_go_on_as_they_lay_or_from_their_sum() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-1");
+    let rows = rows(&documents(&[14, 9, 11, 16, 12, 8, 15, 10]), 16, 8);
+    let (batches, loss) = (rows.micro_batches(4).unwrap(), Loss::cross_entropy());
+    let on = |data, shard_over_data| {
+        let settings = EngineConfig {
+            shard_over_data,
+            ..config()
+        };
+        engine_on("qwen3", data, 1, settings)
+    };
+    let mut whole = on(2, ShardOverData::Nothing);
+    learn(&mut whole, &batches);
+    whole.forward_backward(&batches[0], &loss).unwrap();
+    whole.save(&dir, &json!(null)).unwrap();
+    let gathered = whole.gradients_to_host().unwrap();
+    let mut other = on(4, ShardOverData::Moments);
+    for run in [
+        &mut on(1, ShardOverData::Nothing),
+        &mut on(2, ShardOverData::MomentsAndGradients),
+        &mut other,
+    ] {
+        run.restore(&dir).unwrap();
+        assert_eq!(run.gradients_to_host().unwrap(), gathered);
+    }
+    let mut same = on(2, ShardOverData::Nothing);
+    same.restore(&dir).unwrap();
+    let expected = learn(&mut whole, &batches[1..]);
+    assert_eq!(learn(&mut same, &batches[1..]), expected);
+    let params = whole.params_to_host().unwrap();
+    assert_eq!(same.params_to_host().unwrap(), params);
+    let (found, wanted) = (
+        learn(&mut other, &batches[1..]).grad_norm,
+        expected.grad_norm,
+    );
+    assert!((found - wanted).abs() < 1e-5 * wanted, "{found} {wanted}");
+    let error = relative(&params, &other.params_to_host().unwrap());
+    assert!(error < 1e-4, "parameters differ by {error}");
 }
 
 /// Second moments in half width are rounded by chance, which the number of updates made decides.

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
-use ferrotune_engine::{AdamW, Engine, EngineConfig, Optimizer, RouterSettings, Rule, Trains};
+use ferrotune_engine::{
+    AdamW, Engine, EngineConfig, Error, Optimizer, RouterSettings, Rule, ShardOverData, Trains,
+};
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::{HeadMode, HeadSettings, LOGICAL_AXES, ParamSpec};
@@ -48,6 +50,7 @@ pub(crate) fn config() -> EngineConfig {
         max_shapes: 8,
         group_norms: Vec::new(),
         trains: Trains::All,
+        shard_over_data: ShardOverData::Nothing,
         router: RouterSettings::default(),
     }
 }
@@ -68,6 +71,15 @@ pub(crate) fn engine_of(
     fsdp: usize,
     config: EngineConfig,
 ) -> Engine {
+    try_engine_of(model, params, (data, fsdp), config).unwrap()
+}
+
+pub(crate) fn try_engine_of(
+    model: ModelConfig,
+    params: &[(ParamSpec, HostArray)],
+    (data, fsdp): (usize, usize),
+    config: EngineConfig,
+) -> Result<Engine, Error> {
     let mesh = Mesh::new(&[("data", data), ("fsdp", fsdp)]).unwrap();
     let over = |name: &str| match name {
         "batch" => vec!["data".to_owned(), "fsdp".to_owned()],
@@ -75,7 +87,7 @@ pub(crate) fn engine_of(
         _ => Vec::new(),
     };
     let rules = Rules::new(LOGICAL_AXES.iter().map(|name| (*name, over(name))));
-    Engine::new(client(), &mesh, &rules, model, config, params).unwrap()
+    Engine::new(client(), &mesh, &rules, model, config, params)
 }
 
 pub(crate) fn engine(family: &str) -> Engine {

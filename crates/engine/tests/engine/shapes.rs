@@ -38,6 +38,8 @@ fn a_shape_is_compiled_once_and_told_of_once() {
     assert_eq!(engine.take_compiled(), []);
     engine.score(&rows(&documents(&[5]), 8, 1)).unwrap();
     assert_eq!(engine.take_compiled()[0].shape, Some([1, 8]));
+    engine.compile_step(2, 1, 9, &loss).unwrap();
+    assert_eq!(engine.take_compiled()[0].program, "step_cross_entropy");
 }
 
 #[test]
@@ -57,6 +59,7 @@ fn one_shape_too_many_is_refused_with_those_before_it() {
         engine.evaluate(&of(10), &loss).unwrap_err(),
         engine.score(&of(10)).unwrap_err(),
         engine.compile(1, 10, &loss).unwrap_err(),
+        engine.compile_step(2, 1, 10, &loss).unwrap_err(),
     ];
     for error in refusals {
         assert!(matches!(&error, Error::TooManyShapes { .. }), "{error}");

@@ -32,3 +32,39 @@ fn the_update_works_in_place_and_copies_no_parameters() {
         );
     }
 }
+
+#[test]
+fn all_that_is_overwritten_is_given_away_and_nothing_is_copied() {
+    for data in [1, 2] {
+        let mut engine = engine_on("qwen3", data, 1, config());
+        let loss = Loss::cross_entropy();
+        engine.compile(2, 32, &loss).unwrap();
+        engine.compile_step(1, 2, 32, &loss).unwrap();
+        let [params, state, accumulators] = engine.state_bytes();
+        let gradients = accumulators / data;
+        let program = |name: &str| {
+            engine
+                .programs()
+                .find(|p| p.name().starts_with(name))
+                .unwrap()
+        };
+        let metrics = 3 * 4;
+        for (name, donated) in [
+            ("first", 0),
+            ("more", gradients + metrics),
+            ("update", params + state + gradients),
+            ("step", params + state),
+        ] {
+            assert_eq!(
+                program(name).donated_bytes(),
+                donated,
+                "{name}, data {data}"
+            );
+        }
+        // XLA copies one scalar: the number of updates is read after its memory is written.
+        let made = program("update").operations().unwrap().unwrap();
+        assert!(made.count("copy") <= 1, "data {data}: {:?}", made.counts);
+        let memory = program("step").memory();
+        assert!(memory.alias >= (params + state) as u64, "{memory:?}");
+    }
+}

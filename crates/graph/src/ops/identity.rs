@@ -162,7 +162,7 @@ impl Op for Constraint {
     }
 
     fn emit(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
-        if out.device_count() == 1 {
+        if out.is_local() {
             return site.inputs.clone();
         }
         let dims = crate::emit::sharding_dims(&self.sharding);
@@ -198,18 +198,28 @@ impl Tensor {
     /// Asks for the placement that the rules give to these logical axes (`_` for none).
     ///
     /// # Panics
-    /// When an axis has no rule, the mesh does not divide a dimension, or, inside of a manual region, the placement
-    /// would split along an axis that is manual there: the tensor is one device's part already.
+    /// When an axis has no rule, or the mesh does not divide a dimension.
     #[track_caller]
     pub fn shard(&self, axes: &[&str]) -> Tensor {
         let name = format!("{}/activation", self.graph.name());
         let sharding = self.graph.placement(&name, &self.dims(), axes);
-        for axis in self.graph.manual_axes().unwrap_or_default() {
-            assert!(
-                !sharding.dims.iter().flatten().any(|a| *a == axis),
-                "`shard` would split along the axis `{axis}`, which is manual here"
-            );
+        self.graph.add_one(Constraint { sharding }, &[self])
+    }
+
+    /// Asks for this placement.
+    ///
+    /// # Panics
+    /// When it has another rank, an axis that the mesh has not got, one that is manual here, or does not divide a dimension.
+    #[track_caller]
+    pub fn shard_as(&self, sharding: &Sharding) -> Tensor {
+        let manual = self.graph.manual_axes().unwrap_or_default();
+        if let Some(axis) = sharding.dims.iter().flatten().find(|a| manual.contains(a)) {
+            panic!("`shard_as` would split along the axis `{axis}`, which is manual here");
         }
+        if let Err(e) = sharding.local_dims(&self.graph.mesh(), &self.dims()) {
+            panic!("{} split as {sharding}: {e}", self.ty());
+        }
+        let sharding = sharding.clone();
         self.graph.add_one(Constraint { sharding }, &[self])
     }
 }

@@ -35,15 +35,15 @@ pub(super) struct Placement {
 }
 
 impl Head {
-    /// By the rules of the graph; `None` on one device.
+    /// By the rules of the graph; `None` where tensors are whole on each device.
     #[track_caller]
     pub(super) fn placement(&self, x: &Tensor) -> Option<Placement> {
         let g = x.graph();
         let mesh: Mesh = g.mesh();
-        if mesh.device_count() == 1 {
+        if g.is_local() {
             return None;
         }
-        let axes: Vec<String> = mesh.axes().iter().map(|(name, _)| name.clone()).collect();
+        let axes = g.automatic_axes();
         let x_sharding = g.placement("head/x", &x.dims(), &["batch", "tokens", "_"]);
         let logical = if self.tied {
             ["vocab", "embed"]

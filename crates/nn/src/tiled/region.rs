@@ -54,8 +54,8 @@ pub fn attend_documents(
     let places = by(&[&batch, &tokens]);
     let placed = [queries.clone(), keys.clone(), keys, places.clone(), places];
     let inputs: Vec<_> = inputs.into_iter().zip(placed).collect();
-    let mesh = g.mesh();
-    let axes: Vec<&str> = mesh.axes().iter().map(|(name, _)| name.as_str()).collect();
+    let axes = g.automatic_axes();
+    let axes: Vec<&str> = axes.iter().map(String::as_str).collect();
     let split: Vec<&str> = tokens.iter().map(String::as_str).collect();
     let found = g.manual(&axes, &inputs, &[queries], |parts| {
         vec![of_device(parts, &split)]

@@ -156,6 +156,10 @@ fn settings_without_effect_are_refused() {
             "`head.vocab_chunk` has no effect while head.mode is \"local\"",
         ),
         (
+            "[optimizer]\nshard_over_data = \"moments\"\n[mesh]\nfsdp = 2",
+            "`optimizer.shard_over_data` has no effect while mesh.data is 1",
+        ),
+        (
             "[packing]\nbalance = \"off\"",
             "`packing.balance` has no effect while mesh.data is 1",
         ),

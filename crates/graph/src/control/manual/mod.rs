@@ -1,8 +1,8 @@
 //! `manual`: a region that every device along some mesh axes runs for itself, on its own parts of the inputs.
 //!
 //! Inside, tensors have the dimensions of one device's part, and devices meet in collectives only. Mesh axes that the
-//! region does not name stay automatic: the partitioner splits along them as it does elsewhere. A region whose axes all
-//! have one device is written inline.
+//! region does not name stay automatic: the partitioner splits along them as it does elsewhere, and a region inside may make
+//! them manual too. A region whose axes all have one device is written inline.
 //!
 //! # Derivative
 //! Which devices hold equal values is not tracked. Write `y = P F B x`: `B` hands out parts, the same part to all
@@ -62,6 +62,22 @@ struct Manual {
 impl Manual {
     fn live(&self, arena: &Arena, live_outputs: &[bool]) -> Live {
         Live::of_results(arena, self.body, live_outputs)
+    }
+
+    /// Operands that results with a cotangent depend on, also by way of what is read from a saved copy.
+    fn reached(&self, arena: &Arena, has_cotangent: &[bool]) -> Vec<bool> {
+        let region = &arena.regions[self.body];
+        let given = region.results.iter().zip(has_cotangent);
+        let mut reached: HashSet<usize> =
+            given.filter(|(_, is)| **is).map(|(v, _)| v.node).collect();
+        for id in region.nodes.iter().rev() {
+            let node = &arena.nodes[*id];
+            if reached.contains(id) && !node.op.stops_gradient() {
+                reached.extend(node.inputs.iter().map(|v| v.node));
+            }
+        }
+        let params = region.params.iter();
+        params.map(|param| reached.contains(param)).collect()
     }
 
     /// Manual axes that a sharding does not mention: along them every device has a copy.
@@ -140,7 +156,7 @@ impl Op for Manual {
                 .iter()
                 .map(Option::is_some)
                 .collect();
-            let read = self.live_inputs(&g.0.borrow(), &has_cotangent, cx.inputs.len());
+            let read = self.reached(&g.0.borrow(), &has_cotangent);
             (positions..cx.inputs.len())
                 .filter(|i| cx.needs[*i] && read[*i])
                 .collect()
@@ -159,7 +175,7 @@ impl Op for Manual {
         let found = g.manual(&axes, &inputs, &outputs, |args| {
             let (forward, rest) = args.split_at(cx.inputs.len() - positions);
             let (kept, cotangents) = rest.split_at(self.kept.len());
-            let operands = [&g.positions(), forward].concat();
+            let operands = [&g.positions()[..positions], forward].concat();
             let given: Vec<(usize, &Tensor)> =
                 given.iter().map(|(k, _)| *k).zip(cotangents).collect();
             self.walk_back(g, &operands, kept, &given, &wanted)

@@ -6,6 +6,7 @@ use ferrotune_pjrt::{Mesh, Sharding};
 
 use crate::arena::Value;
 use crate::control::manual::Manual;
+use crate::control::manual::trace::devices_along;
 use crate::emit::{Emitter, bundle_names};
 use crate::literal::quoted;
 use crate::op::Site;
@@ -13,28 +14,36 @@ use crate::tensor_type::TensorType;
 
 /// How shardings are written for one region.
 struct Axes<'a> {
-    /// Manual axes in the order of the mesh, with those of one device, which may be manual or not.
+    /// Manual axes in the order of the mesh, with those of one device, which may be manual or not. An axis is manual in one
+    /// region, so a region in a region has none of the outer one's.
     manual: Vec<&'a str>,
     /// Whether the partitioner may split dimensions further, along automatic axes.
     open: bool,
 }
 
 impl<'a> Axes<'a> {
-    fn new(mesh: &'a Mesh, named: &[String]) -> Self {
+    /// `outer` are those that regions around name.
+    fn new(mesh: &'a Mesh, named: &[String], outer: &[String]) -> Self {
         let all = mesh.axes();
+        let written = devices_along(mesh, outer) > 1;
+        let single = |size: usize| size == 1 && !written;
         let manual: Vec<&str> = all
             .iter()
-            .filter(|(name, size)| *size == 1 || named.contains(name))
+            .filter(|(name, size)| single(*size) || (*size > 1 && named.contains(name)))
             .map(|(name, _)| name.as_str())
             .collect();
-        let open = manual.len() < all.len();
+        let mut automatic = all
+            .iter()
+            .filter(|(name, size)| *size > 1 && !named.contains(name) && !outer.contains(name));
+        let open = automatic.next().is_some();
         Self { manual, open }
     }
 
     /// `<@mesh, [{"x"}, {}]>`, or `<@mesh, [{"x", ?}, {?}]>` where other axes are automatic.
     fn sharding(&self, sharding: &Sharding) -> String {
         let dim = |axes: &Vec<String>| {
-            let named = axes.iter().map(|a| quoted(a));
+            let named = axes.iter().filter(|a| self.manual.contains(&a.as_str()));
+            let named = named.map(|a| quoted(a));
             let rest = self.open.then(|| "?".to_owned());
             format!("{{{}}}", named.chain(rest).collect::<Vec<_>>().join(", "))
         };
@@ -71,7 +80,7 @@ impl Manual {
         let result = out.fresh();
         let mut names: Vec<String> = params.iter().map(|i| site.inputs[*i].clone()).collect();
         if self.devices > 1 {
-            let axes = Axes::new(&arena.mesh, &self.axes);
+            let axes = Axes::new(&arena.mesh, &self.axes, out.manual_axes());
             let bundle = match results.len() {
                 1 => result.clone(),
                 count => format!("{result}:{count}"),

@@ -67,7 +67,8 @@ impl Graph {
     /// every device gets the same part. `f` gets tensors with the dimensions of one part, and its results are joined by
     /// `outputs` in the same way: **along axes that the sharding of a result does not mention, all devices must compute
     /// equal values**, for instance by [`Tensor::all_reduce`]; any of them may be taken. Tensors that `f` uses from
-    /// outside are inputs which no axis splits. Axes of the mesh that are not named stay automatic.
+    /// outside are inputs which no axis splits. Axes of the mesh that are not named stay automatic; inside, another region may
+    /// make them manual too.
     ///
     /// **All devices must come to the same collectives in the same order**: one that does not leaves the others waiting.
     ///
@@ -77,7 +78,7 @@ impl Graph {
     /// # Panics
     /// When the mesh has no such axis or one is named twice, a sharding has another rank than its tensor, uses an axis
     /// that is not in `axes` or does not divide a dimension, `f` returns another number of tensors than `outputs` has,
-    /// or when it is called inside of another manual region.
+    /// or when an axis is manual already, in a region around this one.
     #[track_caller]
     pub fn manual(
         &self,
@@ -141,16 +142,14 @@ impl Graph {
         found
     }
 
-    /// Refuses axes that the mesh has not got, and a region in a region.
+    /// Refuses axes that the mesh has not got, and those of regions around.
     #[track_caller]
     fn check_manual_axes(&self, axes: &[&str], mesh: &Mesh) {
         let known: Vec<String> = mesh.axes().iter().map(|(name, _)| name.clone()).collect();
         check_axes("`manual`", axes, "an axis of the mesh", &known);
-        if let Some(outer) = self.manual_axes() {
-            panic!(
-                "`manual` inside of a region that is manual already (axes: {}): name all axes there",
-                outer.join(", ")
-            );
+        let outer = self.manual_axes().unwrap_or_default();
+        if let Some(axis) = axes.iter().find(|axis| outer.iter().any(|o| o == *axis)) {
+            panic!("`manual` names the axis `{axis}`, which is manual here already");
         }
     }
 
@@ -193,29 +192,38 @@ impl Graph {
         tensor.reshape(&[&[1], &tensor.dims()[..]].concat())
     }
 
-    /// Axes that are manual where the next node goes; `None` outside of manual regions.
+    /// Axes that are manual where the next node goes, those of the innermost region first; `None` outside of manual regions.
     pub fn manual_axes(&self) -> Option<Vec<String>> {
-        self.0
-            .borrow()
-            .manual_scope()
-            .map(|scope| scope.axes.clone())
+        let arena = self.0.borrow();
+        let mut scopes = arena.manual_scopes().peekable();
+        scopes.peek()?;
+        Some(scopes.flat_map(|scope| scope.axes.clone()).collect())
+    }
+
+    /// Axes of the mesh that are not manual where the next node goes, in the order of the mesh.
+    pub fn automatic_axes(&self) -> Vec<String> {
+        let manual = self.manual_axes().unwrap_or_default();
+        let mesh = self.mesh();
+        let names = mesh.axes().iter().map(|(name, _)| name);
+        names
+            .filter(|name| !manual.contains(name))
+            .cloned()
+            .collect()
     }
 
     /// Whether tensors are whole on each device where the next node goes: there is one device, or all mesh axes are manual.
     pub fn is_local(&self) -> bool {
-        let manual = self.manual_axes().unwrap_or_default();
-        let axes = self.mesh();
-        let mut axes = axes.axes().iter();
-        axes.all(|(name, size)| *size == 1 || manual.contains(name))
+        devices_along(&self.mesh(), &self.automatic_axes()) == 1
     }
 
-    /// The parameters that hold this device's index along each manual axis, s32 of one element.
+    /// The parameters that hold this device's index along each manual axis, s32 of one element, in the order of
+    /// [`Self::manual_axes`].
     pub(super) fn positions(&self) -> Vec<Tensor> {
-        let values = self
-            .0
-            .borrow()
-            .manual_scope()
-            .map_or(Vec::new(), |scope| scope.positions.clone());
+        let values: Vec<Value> = {
+            let arena = self.0.borrow();
+            let scopes = arena.manual_scopes();
+            scopes.flat_map(|scope| scope.positions.clone()).collect()
+        };
         values
             .into_iter()
             .map(|value| {

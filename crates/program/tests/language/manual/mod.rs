@@ -2,6 +2,7 @@
 //! device that is written without them.
 
 mod collectives;
+mod nested;
 mod regions;
 mod structure;
 

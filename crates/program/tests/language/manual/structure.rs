@@ -290,10 +290,12 @@ refused! {
         => traced(&["x"], &["", ""], |_, x| x.collective_permute("x", &[(0, 1), (0, 0)]));
     a_pair_beyond_the_axis: "pair (0, 2) along axis `x` of size 2"
         => traced(&["x"], &["", ""], |_, x| x.collective_permute("x", &[(0, 2)]));
-    a_region_in_a_region: "inside of a region that is manual already (axes: x)"
-        => traced(&["x"], &["", ""], |g, x| g.manual(&["y"], &[(x, split(&["", ""]))], &[split(&["", ""])], |p| p.to_vec()).remove(0));
+    a_region_along_an_axis_that_is_manual_already: "names the axis `x`, which is manual here already"
+        => traced(&["x"], &["", ""], |g, x| g.manual(&["y", "x"], &[(x, split(&["", ""]))], &[split(&["", ""])], |p| p.to_vec()).remove(0));
     a_constraint_along_a_manual_axis: "would split along the axis `x`, which is manual here"
-        => traced(&["x"], &["", ""], |_, x| x.shard(&["split", "_"]));
+        => traced(&["x"], &["", ""], |_, x| x.shard_as(&split(&["x", ""])));
+    a_constraint_that_does_not_divide: "tensor<3x6xf32> split as"
+        => traced(&["x"], &["", ""], |_, x| x.slice(0, 0, 3).shard_as(&split(&["y", ""])));
     a_sum_of_booleans: "takes numbers, not booleans" => traced(&["x"], &["", ""], |_, x| x.is_finite().all_reduce(&["x"]));
     another_number_of_results: "returns one tensor per output sharding" => {
         let g = Graph::new("refused", mesh(&[2]), Rules::default());
