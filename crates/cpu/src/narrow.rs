@@ -71,7 +71,6 @@ fn few_rows<O: Number>(
         let mut turned = [0.0; BLOCK];
         for block in blocks {
             let left = in_place(features.rows_of(block * BLOCK, BLOCK));
-            ask_for(features, (block + 1) * BLOCK);
             for (row_block, right) in packed.chunks((2 * steps).max(1)).enumerate() {
                 // SAFETY: 32 rows of `32 · steps` elements.
                 unsafe { tiles.product(left, right, &mut sums, BLOCK, true) };
@@ -87,18 +86,6 @@ fn few_rows<O: Number>(
             }
         }
     });
-}
-
-/// Has the processor bring the 32 rows from `first` on, which it would not foresee: tiles jump from row to row.
-fn ask_for(rows: Matrix<'_, bf16>, first: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for row in first..(first + BLOCK).min(rows.rows()) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        for line in rows.row(row).chunks(BLOCK) {
-            // SAFETY: a hint, which reads nothing.
-            unsafe { _mm_prefetch(line.as_ptr().cast(), _MM_HINT_T1) }
-        }
-    }
 }
 
 /// 32 rows whose elements lie side by side.

@@ -202,7 +202,7 @@ fn steps_that_do_not_fit_into_memory() {
     let tiny = Tiny::new();
     refused(
         &tiny,
-        "packing.row_tokens=400000",
+        "packing.row_tokens=1048576 packing.rows_per_micro_batch=4000",
         &["memory", "packing.row_tokens"],
     );
 }
