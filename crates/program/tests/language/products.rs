@@ -108,7 +108,8 @@ fn slices_are_read_in_place() {
     let (builder, _) = trace_on(&Mesh::single(), "in_place", &args, direct);
     let text = builder.lower(Platform::Cpu).module.text;
     let first = 3 * 3 * 96 * 480 + 96 * 480;
-    assert!(text.contains(&format!("\"first\" = array<i64: 0, {first}>")));
+    // Operand 1 begins there, and has two dimensions.
+    assert!(text.contains(&format!("\"parts\" = array<i64: 1, {first}, 2, 96, 480>")));
 }
 
 #[test]
