@@ -61,4 +61,19 @@ impl Threads {
             }
         });
     }
+
+    /// Runs `body` on one share of whole units for each thread, and the number of its first unit.
+    ///
+    /// # Panics
+    /// When `body` does.
+    pub fn for_each_share<T: Send>(
+        self,
+        slice: &mut [T],
+        unit: usize,
+        body: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        let unit = unit.max(1);
+        let share = (slice.len() / unit).div_ceil(self.count()).max(1);
+        self.for_each_chunk(slice, share * unit, |chunk, part| body(chunk * share, part));
+    }
 }

@@ -110,7 +110,7 @@ impl Engine {
         let division = Division::of(&model, &config.trains)?;
         config.router.check(&model)?;
         division.check_groups(&config.group_norms)?;
-        check_parameters(division.specs(), params)?;
+        division.check_given(params)?;
         let place = |specs: Vec<&ParamSpec>| {
             let leaves: Vec<Leaf> = specs.into_iter().map(leaf).collect();
             Layout::new(mesh, rules, &leaves).map(|layout| (leaves, layout))
@@ -369,36 +369,4 @@ fn zeros(client: &Client, layout: &Layout) -> Result<Group, Error> {
         .map(|s| HostArray::zeros(s.dtype, &s.dims))
         .collect();
     Ok(Group::upload(client, layout, &zeros)?)
-}
-
-fn check_parameters(specs: &[ParamSpec], given: &[(ParamSpec, HostArray)]) -> Result<(), Error> {
-    for (i, spec) in specs.iter().enumerate() {
-        let wrong = |reason: String| Error::Parameter {
-            path: spec.path.clone(),
-            reason,
-        };
-        let (found, array) = given
-            .get(i)
-            .ok_or_else(|| wrong("it is missing".to_owned()))?;
-        if found.path != spec.path {
-            return Err(wrong(format!("`{}` stands in its place", found.path)));
-        }
-        if array.dims() != spec.dims || array.dtype() != spec.dtype {
-            let reason = format!(
-                "it is {} {:?}, the model wants {} {:?}",
-                array.dtype(),
-                array.dims(),
-                spec.dtype,
-                spec.dims
-            );
-            return Err(wrong(reason));
-        }
-    }
-    match given.get(specs.len()) {
-        Some((extra, _)) => Err(Error::Parameter {
-            path: extra.path.clone(),
-            reason: "the model has no such parameter".to_owned(),
-        }),
-        None => Ok(()),
-    }
 }

@@ -10,7 +10,7 @@ use ferrotune_nn::{EntropyUse, HeadMode, Params};
 use ferrotune_pjrt::Client;
 use ferrotune_program::{Builder, Layout, Leaf, Program};
 
-use gradient::Weights;
+use gradient::{Given, Weights};
 pub(crate) use gradient::{GradientProgram, evaluation_program, gradient_program};
 pub(crate) use update::{GROUP, StepProgram, UpdateProgram, step_program, update_program};
 
@@ -116,16 +116,9 @@ pub(crate) fn score_program(
 ) -> Result<ScoreProgram, Error> {
     let layout = site.rows(rows, width, &[])?;
     let mut builder = Builder::new("score", site.mesh, site.rules);
-    let params = builder.input("params", site.params);
-    let frozen = builder.input("frozen", site.frozen);
-    let arguments = builder.input("rows", &layout);
-    let scaling = builder.input("scaling", site.scaling);
-    let tree = site.tree(Weights {
-        params: &params,
-        frozen: &frozen,
-        scaling: &scaling,
-    });
-    let rows_of = RowTensors::new(&arguments, &[]);
+    let given = Given::input(site, &mut builder, &layout);
+    let tree = site.tree(given.weights());
+    let rows_of = RowTensors::new(&given.rows, &[]);
     let entropy = EntropyUse::Reported;
     let tokens = Ahead::new(site.model, site.config, &tree, &rows_of, entropy, false).scores();
     let leaf = |name: &str| Leaf::new(name, DType::F32, &[rows, width], &["batch", "tokens"]);

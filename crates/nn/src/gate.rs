@@ -5,7 +5,8 @@ use ferrotune_graph::{
     Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
 };
 use ferrotune_pjrt::Element;
-use half::bf16;
+
+use crate::by_type::{by_type, has_kernels};
 
 /// `silu(gate) ⊙ up`, in their element type.
 ///
@@ -13,7 +14,7 @@ use half::bf16;
 /// Two of the same type → the same.
 #[track_caller]
 pub(crate) fn gated(gate: &Tensor, up: &Tensor) -> Tensor {
-    if !matches!(gate.dtype(), DType::F32 | DType::BF16) {
+    if !has_kernels(gate.dtype()) {
         return gate.silu() * up;
     }
     let g = gate.graph().clone();
@@ -40,10 +41,7 @@ pub(crate) fn gated(gate: &Tensor, up: &Tensor) -> Tensor {
 static GATED: KernelRule = KernelRule {
     kernel: Kernel {
         name: "gated",
-        run: |call| match call.inputs()[0].dtype() {
-            DType::BF16 => run::<bf16>(call),
-            _ => run::<f32>(call),
-        },
+        run: by_type!(run),
     },
     infer: |inputs: &[TensorType], _: &Attributes| match inputs {
         [gate, up] if gate == up => Ok(vec![gate.clone()]),
@@ -65,8 +63,7 @@ fn run<T: Number + Element>(call: &mut KernelCall<'_>) -> Result<(), String> {
 
 /// `gate = silu(gate) ⊙ up`, divided among threads.
 pub(crate) fn gate_all<T: Number>(gate: &mut [T], up: &[T]) {
-    let share = gate.len().div_ceil(Threads::All.count()).max(1);
-    Threads::All.for_each_chunk(gate, share, |chunk, gate| {
-        gate_with_silu(gate, &up[chunk * share..][..gate.len()]);
+    Threads::All.for_each_share(gate, 1, |first, gate| {
+        gate_with_silu(gate, &up[first..][..gate.len()]);
     });
 }

@@ -11,6 +11,7 @@
 
 mod attention;
 mod by_tokens;
+mod by_type;
 mod convolution;
 mod decode;
 mod delta_rule;

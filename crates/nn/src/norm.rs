@@ -5,7 +5,8 @@ use ferrotune_graph::{
     Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
 };
 use ferrotune_pjrt::{Attribute, Element};
-use half::bf16;
+
+use crate::by_type::{by_type, has_kernels};
 
 /// w · x / √(mean(x²) + eps) over the last dimension, computed in f32 and returned in the element type of `x`.
 ///
@@ -16,7 +17,7 @@ use half::bf16;
 #[track_caller]
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
     let (g, weight) = (x.graph().clone(), weight.convert(DType::F32));
-    if !matches!(x.dtype(), DType::F32 | DType::BF16) {
+    if !has_kernels(x.dtype()) {
         return normed(x, &weight, eps);
     }
     let attributes = [("eps", Attribute::Number(eps))];
@@ -57,10 +58,7 @@ fn normed(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
 static RMS_NORM: KernelRule = KernelRule {
     kernel: Kernel {
         name: "rms_norm",
-        run: |call| match call.inputs()[0].dtype() {
-            DType::BF16 => run::<bf16>(call),
-            _ => run::<f32>(call),
-        },
+        run: by_type!(run),
     },
     infer: |inputs: &[TensorType], _: &Attributes| match inputs {
         [x, weight] if x.dims.last() == weight.dims.last() && weight.rank() == 1 => {
@@ -85,10 +83,9 @@ fn run<T: Number + Element>(call: &mut KernelCall<'_>) -> Result<(), String> {
 /// All rows, divided among threads.
 pub(crate) fn normalize_rows<T: Number>(x: &[T], weight: &[f32], eps: f32, to: &mut [T]) {
     let width = weight.len().max(1);
-    let share = (x.len() / width).div_ceil(Threads::All.count()).max(1);
-    Threads::All.for_each_chunk(to, share * width, |chunk, to| {
-        let from = &x[chunk * share * width..];
-        for (from, to) in from.chunks(width).zip(to.chunks_mut(width)) {
+    Threads::All.for_each_share(to, width, |first, to| {
+        let from = x[first * width..].chunks(width);
+        for (from, to) in from.zip(to.chunks_mut(width)) {
             normalize(from, weight, eps, to);
         }
     });

@@ -5,7 +5,8 @@ use ferrotune_graph::{
     Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
 };
 use ferrotune_pjrt::Element;
-use half::bf16;
+
+use crate::by_type::{by_type, has_kernels};
 
 /// Cosines and sines of the rotation angles, f32 `[B,T,1,N/2]`, for the first `N` dimensions of each head.
 #[derive(Clone, Debug)]
@@ -59,7 +60,7 @@ impl Rotation {
 /// `x [B,T,H,E]` → the same, in the element type of `x`; computed in f32.
 #[track_caller]
 pub fn rotate(x_bthe: &Tensor, by: &Rotation) -> Tensor {
-    if !matches!(x_bthe.dtype(), DType::F32 | DType::BF16) {
+    if !has_kernels(x_bthe.dtype()) {
         return turned(x_bthe, &by.cos, &by.sin);
     }
     let g = x_bthe.graph().clone();
@@ -91,10 +92,7 @@ fn turned(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Tensor {
 static ROTATE: KernelRule = KernelRule {
     kernel: Kernel {
         name: "rotate",
-        run: |call| match call.inputs()[0].dtype() {
-            DType::BF16 => run::<bf16>(call),
-            _ => run::<f32>(call),
-        },
+        run: by_type!(run),
     },
     infer: |inputs: &[TensorType], _: &Attributes| match inputs {
         [x, cos, sin] if x.rank() == 4 && cos.rank() == 4 && cos == sin => {
@@ -123,12 +121,9 @@ fn run<T: Number + Element>(call: &mut KernelCall<'_>) -> Result<(), String> {
     let [cos, sin] = [inputs[1].as_slice::<f32>()?, inputs[2].as_slice::<f32>()?];
     let out = outputs[0].as_mut_slice::<T>()?;
     out.copy_from_slice(inputs[0].as_slice::<T>()?);
-    let share = (out.len() / width.max(1))
-        .div_ceil(Threads::All.count())
-        .max(1);
-    Threads::All.for_each_chunk(out, (share * width).max(1), |chunk, tokens| {
+    Threads::All.for_each_share(out, width, |first, tokens| {
         for (i, token) in tokens.chunks_mut(width).enumerate() {
-            let [cos, sin] = [cos, sin].map(|all| &all[(chunk * share + i) * half..][..half]);
+            let [cos, sin] = [cos, sin].map(|all| &all[(first + i) * half..][..half]);
             token
                 .chunks_mut(size)
                 .for_each(|head| turn_head(head, cos, sin));

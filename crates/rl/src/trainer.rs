@@ -317,12 +317,9 @@ impl Trainer {
             group_size: grpo.group_size,
         };
         let requests = asked.requests(self.plan.seed, step, &self.plan.request);
-        let weights = self.sampler.weights(&self.engine.weights()?)?;
-        let completions = self
-            .sampler
-            .generate(&weights, &requests, &mut |done, total| {
-                watch(Activity::Sampling { done, total })
-            })?;
+        let completions = self.answers(&requests, &mut |done, total| {
+            watch(Activity::Sampling { done, total })
+        })?;
         Answers::judge(
             &asked,
             completions,
@@ -331,6 +328,16 @@ impl Trainer {
             self.plan.checker,
             grpo.estimator,
         )
+    }
+
+    /// What the policy answers as it is now.
+    fn answers(
+        &self,
+        requests: &[rollout::Request],
+        on_progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Vec<rollout::Completion>> {
+        let weights = self.sampler.weights(&self.engine.weights()?)?;
+        Ok(self.sampler.generate(&weights, requests, on_progress)?)
     }
 
     /// The share of held-out problems that the most likely answer solves.
@@ -348,12 +355,9 @@ impl Trainer {
                 ..self.plan.request.clone()
             })
             .collect();
-        let weights = self.sampler.weights(&self.engine.weights()?)?;
-        let completions = self
-            .sampler
-            .generate(&weights, &requests, &mut |done, total| {
-                watch(Activity::Evaluating { done, total })
-            })?;
+        let completions = self.answers(&requests, &mut |done, total| {
+            watch(Activity::Evaluating { done, total })
+        })?;
         let mut solved = 0.0;
         for (problem, completion) in heldout.problems().iter().zip(&completions) {
             let strings = &self.plan.request.stop_strings;

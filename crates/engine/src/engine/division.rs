@@ -34,6 +34,40 @@ impl Division {
         &self.specs
     }
 
+    /// Refuses arrays that are not those of the parameters, in their order.
+    pub(super) fn check_given(&self, given: &[(ParamSpec, HostArray)]) -> Result<(), Error> {
+        let specs = self.specs();
+        for (i, spec) in specs.iter().enumerate() {
+            let wrong = |reason: String| Error::Parameter {
+                path: spec.path.clone(),
+                reason,
+            };
+            let (found, array) = given
+                .get(i)
+                .ok_or_else(|| wrong("it is missing".to_owned()))?;
+            if found.path != spec.path {
+                return Err(wrong(format!("`{}` stands in its place", found.path)));
+            }
+            if array.dims() != spec.dims || array.dtype() != spec.dtype {
+                let reason = format!(
+                    "it is {} {:?}, the model wants {} {:?}",
+                    array.dtype(),
+                    array.dims(),
+                    spec.dtype,
+                    spec.dims
+                );
+                return Err(wrong(reason));
+            }
+        }
+        match given.get(specs.len()) {
+            Some((extra, _)) => Err(Error::Parameter {
+                path: extra.path.clone(),
+                reason: "the model has no such parameter".to_owned(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a pattern that fits no parameter that learns.
     pub(super) fn check_groups(&self, patterns: &[String]) -> Result<(), Error> {
         let specs = self.trained(&self.specs);

@@ -31,6 +31,33 @@ pub(super) struct Weights<'a> {
     pub(super) scaling: &'a [Tensor],
 }
 
+/// What programs that leave the parameters alone are given: the weights around the rows.
+pub(super) struct Given {
+    params: Vec<Tensor>,
+    frozen: Vec<Tensor>,
+    pub(super) rows: Vec<Tensor>,
+    scaling: Vec<Tensor>,
+}
+
+impl Given {
+    pub(super) fn input(site: &Site<'_>, builder: &mut Builder, rows: &Layout) -> Self {
+        Self {
+            params: builder.input("params", site.params),
+            frozen: builder.input("frozen", site.frozen),
+            rows: builder.input("rows", rows),
+            scaling: builder.input("scaling", site.scaling),
+        }
+    }
+
+    pub(super) fn weights(&self) -> Weights<'_> {
+        Weights {
+            params: &self.params,
+            frozen: &self.frozen,
+            scaling: &self.scaling,
+        }
+    }
+}
+
 /// What a micro-batch is worth: the loss, then the loss's own metrics. With `differentiated` the loss may be formed together
 /// with its gradient.
 pub(super) fn terms(
@@ -187,18 +214,10 @@ pub(crate) fn gradient_program(
     let layout = site.rows(rows, width, &loss.fields)?;
     let name = format!("{}_{}", if adds { "more" } else { "first" }, loss.name);
     let mut builder = Builder::new(&name, site.mesh, site.rules);
-    let params = builder.input("params", site.params);
-    let frozen = builder.input("frozen", site.frozen);
-    let arguments = builder.input("rows", &layout);
-    let scaling = builder.input("scaling", site.scaling);
-    let weights = Weights {
-        params: &params,
-        frozen: &frozen,
-        scaling: &scaling,
-    };
+    let given = Given::input(site, &mut builder, &layout);
     let (g, made) = (builder.graph(), [site.params, site.scaling]);
-    let gathered = site.data.gather(g, made, (&arguments, 0), |rows| {
-        micro_batch(site, loss, weights, rows)
+    let gathered = site.data.gather(g, made, (&given.rows, 0), |rows| {
+        micro_batch(site, loss, given.weights(), rows)
     });
     let metrics = gathered.layout(site)?;
     if adds {
@@ -232,17 +251,9 @@ pub(crate) fn evaluation_program(
 ) -> Result<GradientProgram, Error> {
     let layout = site.rows(rows, width, &loss.fields)?;
     let mut builder = Builder::new(&format!("evaluate_{}", loss.name), site.mesh, site.rules);
-    let params = builder.input("params", site.params);
-    let frozen = builder.input("frozen", site.frozen);
-    let arguments = builder.input("rows", &layout);
-    let rows = RowTensors::new(&arguments, &loss.fields);
-    let scaling = builder.input("scaling", site.scaling);
-    let weights = Weights {
-        params: &params,
-        frozen: &frozen,
-        scaling: &scaling,
-    };
-    let metrics = terms(site, loss, weights, &rows, false);
+    let given = Given::input(site, &mut builder, &layout);
+    let rows = RowTensors::new(&given.rows, &loss.fields);
+    let metrics = terms(site, loss, given.weights(), &rows, false);
     let names: Vec<&str> = metrics.iter().map(|m| m.name.as_str()).collect();
     let values: Vec<Tensor> = metrics.iter().map(|m| m.value.clone()).collect();
     builder.output(&scalars(site, &names)?, &values);

@@ -3,9 +3,9 @@
 use ferrotune_cpu::{add, lend};
 use ferrotune_graph::{Attributes, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType};
 use ferrotune_pjrt::Attribute;
-use half::bf16;
 
-use super::{Operand, cost, eps, is_taken, rows, weight, wide, widths};
+use super::{Operand, cost, eps, rows, weight, wide, widths};
+use crate::by_type::{by_type, has_kernels};
 use crate::gate::gate_all;
 use crate::linear::{is_adapted, project};
 use crate::mlp::swiglu;
@@ -32,7 +32,7 @@ impl FeedStep<'_> {
         let plain = |params: &Params, name: &str| {
             !is_adapted(params, name) && params.find(&format!("{name}_bias")).is_none()
         };
-        is_taken(dtype) && plain(attention, "o_proj") && BLOCK.iter().all(|it| plain(mlp, it))
+        has_kernels(dtype) && plain(attention, "o_proj") && BLOCK.iter().all(|it| plain(mlp, it))
     }
 
     /// # Shapes
@@ -70,10 +70,7 @@ impl FeedStep<'_> {
 static FEED: KernelRule = KernelRule {
     kernel: Kernel {
         name: "feed_step",
-        run: |call| match call.inputs()[0].dtype() {
-            DType::BF16 => run::<bf16>(call),
-            _ => run::<f32>(call),
-        },
+        run: by_type!(run),
     },
     infer,
     cost,
@@ -90,7 +87,7 @@ fn infer(inputs: &[TensorType], attributes: &Attributes) -> Result<Vec<TensorTyp
     let (&[b, 1, d], &[again, 1, heads, size]) = (&x.dims[..], &mixed.dims[..]) else {
         return Err("the stream is [B,1,D], attention [B,1,H,E]".to_owned());
     };
-    if !is_taken(x.dtype) || inputs.iter().any(|it| it != norm && it.dtype != x.dtype) {
+    if !has_kernels(x.dtype) || inputs.iter().any(|it| it != norm && it.dtype != x.dtype) {
         return Err("all is f32 or bf16, the norm f32".to_owned());
     }
     let [_, inner] = widths(gate, *turned)?;

@@ -3,9 +3,9 @@
 use ferrotune_cpu::{add, lend, normalize, rotate as turn_head};
 use ferrotune_graph::{Attributes, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType};
 use ferrotune_pjrt::Attribute;
-use half::bf16;
 
-use super::{Operand, cost, eps, is_taken, rows, weight, wide, widths};
+use super::{Operand, cost, eps, rows, weight, wide, widths};
+use crate::by_type::{by_type, has_kernels};
 use crate::linear::{is_adapted, project};
 use crate::norm::{normalize_rows, rms_norm};
 use crate::params::Params;
@@ -32,7 +32,7 @@ impl HeadsStep<'_> {
     pub fn fits(params: &Params, dtype: DType) -> bool {
         let biases = PROJECTIONS.map(|name| params.find(&format!("{name}_bias")).is_some());
         let plain = PROJECTIONS.iter().all(|name| !is_adapted(params, name));
-        is_taken(dtype) && plain && (biases == [true; 3] || biases == [false; 3])
+        has_kernels(dtype) && plain && (biases == [true; 3] || biases == [false; 3])
     }
 
     /// # Shapes
@@ -99,10 +99,7 @@ impl HeadsStep<'_> {
 static HEADS: KernelRule = KernelRule {
     kernel: Kernel {
         name: "heads_step",
-        run: |call| match call.inputs()[0].dtype() {
-            DType::BF16 => run::<bf16>(call),
-            _ => run::<f32>(call),
-        },
+        run: by_type!(run),
     },
     infer,
     cost,
@@ -126,7 +123,7 @@ fn infer(inputs: &[TensorType], attributes: &Attributes) -> Result<Vec<TensorTyp
     let (&[b, 1, d], size) = (&x.dims[..], *size as usize) else {
         return Err("rows are [B,1,D]".to_owned());
     };
-    if !is_taken(x.dtype) || norm.dims != [d] || more.iter().any(|it| it.rank() != 1) {
+    if !has_kernels(x.dtype) || norm.dims != [d] || more.iter().any(|it| it.rank() != 1) {
         return Err("rows are f32 or bf16; norms and biases have one dimension".to_owned());
     }
     if cos != sin || cos.rank() != 4 || cos.dims[0] != b || 2 * cos.dims[3] > size {

@@ -37,11 +37,6 @@ impl Operand for bf16 {
     }
 }
 
-/// Whether the kernels are written for this element type.
-fn is_taken(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::BF16)
-}
-
 /// Rows side by side.
 fn rows<T>(data: &[T], width: usize) -> Matrix<'_, T> {
     Matrix::new(data, [data.len() / width.max(1), width], [width, 1])

@@ -1,6 +1,6 @@
 //! Norms, gates and rotations: their derivatives by finite differences, kernels and portable forms.
 
-use ferrotune_graph::{Graph, HostArray, Tensor};
+use ferrotune_graph::{DType, Graph, HostArray, Tensor};
 use ferrotune_nn::{Params, Rotation, rms_norm, rotate, swiglu};
 
 use crate::check::{Function, Noise, moved, slope};
@@ -67,5 +67,42 @@ fn slopes_of_norms_gates_and_rotations_are_those_of_differences() {
                 "argument {i}: {slope} instead of {expected}"
             );
         }
+    }
+}
+
+/// In half width the kernels round where the operations do: what differs is a sum in another order, or an exponential, that falls
+/// on the other side of the middle between two numbers.
+#[test]
+fn half_width_is_rounded_where_operations_round_it() {
+    let mut noise = Noise::new(12);
+    let (rows, width) = (32, 64);
+    let mut one = vec![0.0_f32; width * width];
+    (0..width).for_each(|i| one[i * width + i] = 1.0);
+    let args = [
+        noise.array(&[1, rows, width], -3.0, 3.0),
+        noise.array(&[width], 0.5, 1.5),
+        noise.array(&[width, width], -0.5, 0.5),
+        noise.array(&[width, width], -0.5, 0.5),
+        HostArray::from_slice(&[width, width], &one).unwrap(),
+        HostArray::from_slice(&[1, rows], &(0..rows as i32).collect::<Vec<_>>()).unwrap(),
+    ];
+    let results = |_: &Graph, x: &[Tensor]| {
+        let stream = x[0].convert(DType::BF16);
+        let names = ["gate_proj", "up_proj", "down_proj"].map(str::to_owned);
+        let params = Params::new(names.into_iter().zip(x[2..5].iter().cloned()));
+        let heads = stream.reshape(&[1, rows, 2, width / 2]);
+        let found = [
+            rms_norm(&stream, &x[1], 1e-5),
+            swiglu(&stream, &params),
+            rotate(&heads, &Rotation::new(&x[5], &[1.0, 0.3, 0.1], 1.0)),
+        ];
+        found.iter().map(|t| t.convert(DType::F32)).collect()
+    };
+    let kernels = Function::new("kernels", &args, results).run(&args);
+    let portable = Function::portable("portable", &args, results).run(&args);
+    for (i, (found, right)) in kernels.iter().zip(&portable).enumerate() {
+        let pairs = found.as_slice::<f32>().iter().zip(right.as_slice::<f32>());
+        let others = pairs.filter(|(a, b)| a != b).count();
+        assert!(others * 100 <= rows * width, "result {i}: {others} differ");
     }
 }

@@ -5,6 +5,8 @@ mod caching;
 mod donation;
 mod gpus;
 mod kernels;
+mod kernels_in_place;
+mod kernels_on_meshes;
 mod loading;
 mod programs;
 mod refusals;

@@ -4,6 +4,7 @@
 mod collectives;
 mod nested;
 mod regions;
+mod ring;
 mod structure;
 
 use ferrotune_graph::{DType, Graph, HostArray, Mesh, Sharding, Tensor};

@@ -3,7 +3,7 @@
 use ferrotune_graph::{DType, Graph, HostArray, Mesh, Policy, Rules, Tensor};
 use ferrotune_pjrt::{Client, PinnedPlugin, Plugin};
 
-use super::{mesh, regions::ring_attention, split};
+use super::{mesh, ring::ring_attention, split};
 use crate::check::{noise, program_by, program_on, rules};
 
 fn text(
