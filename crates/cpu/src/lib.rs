@@ -14,6 +14,7 @@ mod amx;
 mod element;
 mod few_rows;
 mod kept;
+mod logits;
 mod matrix;
 mod narrow;
 mod pack;
@@ -29,6 +30,7 @@ mod wide;
 
 pub use element::{Number, multiply_rounded};
 pub use kept::{Lent, Loan, lend};
+pub use logits::{LogitSlope, OnlineSums, find};
 pub use matrix::Matrix;
 pub use packed::Packed;
 pub use rows::{add, gate_with_silu, normalize, rotate};

@@ -5,7 +5,7 @@ use pulp::{Arch, Simd, WithSimd};
 use crate::element::Number;
 
 /// Numbers that are summed side by side; a row is as long as a multiple of this.
-const LANES: usize = 32;
+pub(crate) const LANES: usize = 32;
 
 /// The largest of some numbers; −∞ of none.
 #[must_use]

@@ -209,6 +209,15 @@ impl Builder {
     /// What the plugin says of the module.
     #[track_caller]
     pub fn compile(self, client: &Client) -> Result<Program, Error> {
+        self.compile_as(client.platform(), client)
+    }
+
+    /// The same, but written as for devices of another kind: so the forms in which operations reach those can be run here.
+    ///
+    /// # Errors
+    /// What the plugin says of the module.
+    #[track_caller]
+    pub fn compile_as(self, platform: Platform, client: &Client) -> Result<Program, Error> {
         let account = |made: &Executable| {
             Ok(Account {
                 memory: made.memory(),
@@ -216,7 +225,7 @@ impl Builder {
             })
         };
         let (module, executable) = self.compile_with(
-            client.platform(),
+            platform,
             client.platform_name(),
             |module| client.compile(module),
             account,

@@ -7,9 +7,10 @@
 use ferrotune_graph::{DType, Graph, Tensor};
 
 use super::loops::{Chunks, Tiles};
-use super::plain::{hits, logits, shift, weigh};
+use super::plain::{logits, shift, weigh};
 use super::projection::Projection;
 use super::region::Region;
+use super::rows::{LogitTile, RowSlopes};
 use super::{EntropyUse, Head, TokenScores, wide};
 
 /// What is known of each token after some tiles of the vocabulary.
@@ -111,20 +112,6 @@ struct Gradients {
     weight: Tensor,
 }
 
-/// What the backward pass reads of each token, `[chunks,n]`.
-struct Rows {
-    /// What the exponent is shifted by.
-    m: Tensor,
-    /// `Σ exp(z − m)`.
-    total: Tensor,
-    /// `Σ exp(z − m)·(z − m) / total`, if the entropy has a cotangent.
-    mean: Tensor,
-    /// The cotangent of the log-prob.
-    logprob: Tensor,
-    /// The cotangent of the entropy, if it has one.
-    entropy: Option<Tensor>,
-}
-
 /// One pass over tiles and chunks.
 struct Pass<'a> {
     head: &'a Head,
@@ -164,41 +151,21 @@ impl Pass<'_> {
             let stacked = given.into_iter().chain(carry.iter().cloned()).collect();
             let (_, next) = self.chunks.walk(&g, vec![], stacked, |_, _, slice| {
                 let z = self.logits(&Self::unmasked(&slice[0], &slice[2]), &tile.weight);
-                let hit = hits(&tile.columns, &slice[1]);
-                (
-                    vec![],
-                    Running::from(&slice[3..]).absorb(&z, &hit).0.parts(),
-                )
+                let logits = LogitTile {
+                    values: &z,
+                    columns: &tile.columns,
+                    targets: &slice[1],
+                };
+                let (after, _) = logits.absorbed_by(&Running::from(&slice[3..]), self.head.entropy);
+                (vec![], after.parts())
             });
             next
         });
         Running::from(&found).combined(&self.projection.split_axes())
     }
 
-    /// The gradient by the logits `z [n,v]` of one tile and chunk, from rows of `[n]`.
-    ///
-    /// `g·(hit − p) − h·p·(ln p + H)`, and `ln p + H = (z − m) − mean`; without a cotangent `h` of the entropy, only the
-    /// first. One pass: nothing is summed over the vocabulary.
-    fn by_logits(&self, z: &Tensor, hit: &Tensor, rows: &Rows) -> Tensor {
-        let zero = z.scalar_like(0.0);
-        let shifted = z - rows.m.expand(1);
-        let exp = shifted.exp();
-        let slope = (&rows.logprob / &rows.total).expand(1);
-        let mut expected = &exp * slope;
-        if let Some(entropy) = &rows.entropy {
-            let slope = (entropy / &rows.total).expand(1);
-            expected = expected + weigh(&exp, &(shifted - rows.mean.expand(1))) * slope;
-        }
-        let dz = hit.select(&rows.logprob.expand(1), &zero) - expected;
-        if self.head.temperature == 1.0 {
-            dz
-        } else {
-            dz * (1.0 / self.head.temperature)
-        }
-    }
-
     /// Gradients by hidden states and weights.
-    fn backward(&self, x: &Tensor, rows: &Rows) -> Gradients {
+    fn backward(&self, x: &Tensor, rows: &RowSlopes) -> Gradients {
         let (g, dtype) = (self.graph(), self.dtype());
         let alone = self.tiles.count() == 1;
         let x_dn = x.transpose(&[0, 2, 1]);
@@ -217,7 +184,7 @@ impl Pass<'_> {
             let (sums, written) = self
                 .chunks
                 .walk_back(&g, sums, stacked, |chunk, sums, slice| {
-                    let rows = Rows {
+                    let rows = RowSlopes {
                         m: slice[4].clone(),
                         total: slice[5].clone(),
                         mean: slice[6].clone(),
@@ -225,10 +192,15 @@ impl Pass<'_> {
                         entropy: slice.get(8).cloned(),
                     };
                     let z = self.logits(&Self::unmasked(&slice[0], &slice[3]), &tile.weight);
-                    let hit = hits(&tile.columns, &slice[2]);
-                    let dz = self.by_logits(&z, &hit, &rows);
+                    let logits = LogitTile {
+                        values: &z,
+                        columns: &tile.columns,
+                        targets: &slice[2],
+                    };
+                    let scale = 1.0 / self.head.temperature;
+                    let dz = logits.slope(&rows, scale, self.projection.compute);
                     // Both products read this one tensor; without the barrier each would compute it for itself.
-                    let dz = g.barrier(&[&dz.convert(self.projection.compute)]).remove(0);
+                    let dz = g.barrier(&[&dz]).remove(0);
                     let x_dn = slice[3].expand(0).select(&slice[1], &x.scalar_like(0.0));
                     let dw = &sums[0] + self.projection.outer(&x_dn, &dz);
                     let dx = self.projection.back(&dz, &tile);
@@ -301,7 +273,7 @@ impl Head {
                 }
             };
             let differentiated = self.entropy == EntropyUse::Differentiated;
-            let rows = Rows {
+            let rows = RowSlopes {
                 m: residuals[0].clone(),
                 total: residuals[1].clone(),
                 mean: residuals[2].clone(),

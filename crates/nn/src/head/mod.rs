@@ -33,6 +33,7 @@ mod loops;
 mod plain;
 mod projection;
 mod region;
+mod rows;
 mod settings;
 mod single_pass;
 
@@ -137,7 +138,8 @@ impl Head {
         let masked = |t: &Tensor| mask.select(t, &t.scalar_like(0.0));
         let entropy = match self.entropy {
             EntropyUse::Differentiated => scores.entropy,
-            EntropyUse::Unread | EntropyUse::Reported => scores.entropy.stop_gradient(),
+            EntropyUse::Reported => scores.entropy.stop_gradient(),
+            EntropyUse::Unread => scores.entropy.zeros_like(),
         };
         TokenScores {
             logprob: masked(&scores.logprob),

@@ -8,9 +8,10 @@ use ferrotune_graph::{DType, Graph, Tensor};
 
 use super::fused::Running;
 use super::loops::{Chunks, Place, Tiles};
-use super::plain::{hits, logits, shift, weigh};
+use super::plain::{logits, shift};
 use super::projection::{Projection, Tile};
 use super::region::{Region, Results};
+use super::rows::{LogitTile, RowSlopes};
 use super::{EntropyUse, Head, TokenScores, wide};
 
 /// How numbers of several parts of a batch become one.
@@ -114,11 +115,20 @@ impl Pass<'_> {
         let mut found = self.tiles.walk(&g, carry, |place, carry| {
             let weight = self.local.tile(&place.start, place.width).weight;
             let z = logits(x, &weight, self.local.tied, self.head.temperature);
-            let hit = hits(&self.columns(place), targets);
-            let (running, m, exp) = Running::from(&carry[..4]).absorb(&z, &hit);
-            let kept = if self.keeps_logits() { &z } else { &exp };
+            let logits = LogitTile {
+                values: &z,
+                columns: &self.columns(place),
+                targets,
+            };
+            let before = Running::from(&carry[..4]);
+            let (running, m, kept) = if self.keeps_logits() {
+                let (running, m) = logits.absorbed_by(&before, self.head.entropy);
+                (running, m, z.clone())
+            } else {
+                logits.absorbed_and_kept(&before, self.head.entropy)
+            };
             let mut next = running.parts();
-            next.push(carry[4].dynamic_update_slice(kept, &[&zero, &place.start]));
+            next.push(carry[4].dynamic_update_slice(&kept, &[&zero, &place.start]));
             next.push(carry[5].dynamic_update_slice(&m.expand(0), &[&place.index, &zero]));
             next
         });
@@ -135,7 +145,7 @@ impl Pass<'_> {
         &self,
         [x_dn, targets]: [&Tensor; 2],
         kept: &Kept,
-        rows: &Slopes,
+        rows: &RowSlopes,
         dw: &Tensor,
     ) -> (Tensor, Tensor) {
         let (g, n, d) = (self.graph(), targets.dim(0), x_dn.dim(0));
@@ -145,54 +155,26 @@ impl Pass<'_> {
             let tile = kept
                 .tiles
                 .dynamic_slice(&[&zero, &place.start], &[n, place.width]);
-            let hit = hits(&self.columns(place), targets);
-            let dz = if self.keeps_logits() {
-                rows.by_logits(&tile, &hit)
-            } else {
-                let shifts = kept.shifts.dynamic_slice(&[&place.index, &zero], &[1, n]);
-                rows.by_exponentials(&tile, &shifts.reshape(&[n]), &hit)
+            let values = LogitTile {
+                values: &tile,
+                columns: &self.columns(place),
+                targets,
             };
-            let dz = if self.head.temperature == 1.0 {
-                dz
+            let scale = 1.0 / self.head.temperature;
+            let dz = if self.keeps_logits() {
+                values.slope(rows, scale, self.compute)
             } else {
-                dz * (1.0 / self.head.temperature)
+                let m = kept.shifts.dynamic_slice(&[&place.index, &zero], &[1, n]);
+                values.slope_of_terms(rows, &m.reshape(&[n]), scale, self.compute)
             };
             // Both products read this one tensor; without the barrier each would compute it for itself.
-            let dz = g.barrier(&[&dz.convert(self.compute)]).remove(0);
+            let dz = g.barrier(&[&dz]).remove(0);
             let weights = self.local.tile(&place.start, place.width);
             let dx = &carry[0] + self.local.back(&dz, &weights);
             let part = self.local.outer(x_dn, &dz);
             vec![dx, self.local.add(&carry[1], &part, &place.start)]
         });
         (found[0].clone(), found[1].clone())
-    }
-}
-
-/// What each token's log-prob and entropy are worth, `[n]`, and what its logits are compared with.
-struct Slopes {
-    m: Tensor,
-    total: Tensor,
-    mean: Tensor,
-    logprob: Tensor,
-    entropy: Tensor,
-}
-
-impl Slopes {
-    /// `g·(hit − p)` from `exp(z − m_tile)`.
-    fn by_exponentials(&self, exp: &Tensor, m_tile: &Tensor, hit: &Tensor) -> Tensor {
-        let factor = (m_tile - &self.m).exp() * (&self.logprob / &self.total);
-        let target = hit.select(&self.logprob.expand(1), &exp.scalar_like(0.0));
-        target - exp * factor.expand(1)
-    }
-
-    /// `g·(hit − p) − h·p·(ln p + H)` from `z`.
-    fn by_logits(&self, z: &Tensor, hit: &Tensor) -> Tensor {
-        let shifted = z - self.m.expand(1);
-        let exp = shifted.exp();
-        let over_total = |t: &Tensor| (t / &self.total).expand(1);
-        let target = hit.select(&self.logprob.expand(1), &z.scalar_like(0.0));
-        let spread = weigh(&exp, &(shifted - self.mean.expand(1)));
-        target - &exp * over_total(&self.logprob) - spread * over_total(&self.entropy)
     }
 }
 
@@ -333,17 +315,20 @@ impl Pass<'_> {
         let masked = |t: &Tensor| mask.select(t, &zero(t));
         let scores = TokenScores {
             logprob: masked(&(&target - &log_total)),
-            entropy: masked(&(log_total - &mean)),
+            entropy: match self.head.entropy {
+                EntropyUse::Unread => mean.zeros_like(),
+                EntropyUse::Reported | EntropyUse::Differentiated => masked(&(log_total - &mean)),
+            },
             hit: target.ge(&zero(&target)).and(mask),
         };
         let told = loss(&scores, extra);
         let slopes = g.grad(&told.loss, &[&scores.logprob, &scores.entropy]);
-        let rows = Slopes {
+        let rows = RowSlopes {
             m,
             total: found.total,
             mean,
             logprob: masked(&slopes[0]),
-            entropy: masked(&slopes[1]),
+            entropy: self.keeps_logits().then(|| masked(&slopes[1])),
         };
         let (dx, dw) = self.backward([&x_dn, targets], &kept, &rows, dw);
         let others = told.others.into_iter().map(|(t, _)| t);

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use ferrotune_graph::{DType, Graph, HostArray, Mesh, Rules, Tensor};
+use ferrotune_graph::{DType, Graph, HostArray, Mesh, Platform, Rules, Tensor};
 use ferrotune_nn::{EntropyUse, Head, HeadMode, HeadSettings, PartialLoss, TokenScores};
 use ferrotune_pjrt::{Client, Plugin};
 use ferrotune_program::{Argument, Builder, Group, Layout, Leaf, Program};
@@ -79,6 +79,8 @@ pub(crate) struct Case {
     /// Of hidden states and products; f64 also of the weights.
     pub(crate) compute: DType,
     pub(crate) mesh: Mesh,
+    /// For which kind of device operations are written; all run here.
+    pub(crate) platform: Platform,
     /// (logical axis, mesh axes)
     pub(crate) rules: Vec<(&'static str, Vec<&'static str>)>,
 }
@@ -96,6 +98,7 @@ impl Case {
             entropy: EntropyUse::Differentiated,
             compute: DType::F32,
             mesh: Mesh::single(),
+            platform: Platform::Cpu,
             rules: Vec::new(),
         }
     }
@@ -267,7 +270,7 @@ impl Case {
         f: impl FnOnce(&Graph, &[Tensor]) -> Vec<Tensor>,
     ) -> (Program, Layout) {
         let (builder, layout) = self.trace(n, f);
-        (builder.compile(client()).unwrap(), layout)
+        (builder.compile_as(self.platform, client()).unwrap(), layout)
     }
 
     pub(crate) fn call(&self, program: &(Program, Layout), n: &Numbers) -> Vec<HostArray> {

@@ -1,6 +1,6 @@
 //! The modes against each other, in both types of products.
 
-use ferrotune_graph::DType;
+use ferrotune_graph::{DType, Platform};
 use ferrotune_nn::{EntropyUse, HeadMode};
 
 use crate::case::{Case, Numbers, distance, relative, ulps};
@@ -27,6 +27,7 @@ fn fused_is_local_to_the_last_digit_on_the_same_chunks() {
                     let case = Case {
                         temperature,
                         entropy,
+                        platform: Platform::Gpu,
                         ..Case::new(mode, chunk, usize::MAX)
                     };
                     case.run(&n)
@@ -43,6 +44,34 @@ fn fused_is_local_to_the_last_digit_on_the_same_chunks() {
                 assert!(relative(&fused.dx, &local.dx) <= rounding, "{what}: dx");
                 assert!(relative(&fused.dw, &local.dw) <= rounding, "{what}: dw");
             }
+        }
+    }
+}
+
+#[test]
+fn kernels_are_the_operations_that_stand_for_them_but_for_rounding() {
+    let n = numbers();
+    for mode in [HeadMode::Fused, HeadMode::SinglePass] {
+        for entropy in USES {
+            let of = |platform| {
+                let case = Case {
+                    temperature: 0.7,
+                    entropy,
+                    platform,
+                    ..Case::new(mode, 8, 50)
+                };
+                case.run(&n)
+            };
+            let (kernels, operations) = (of(Platform::Cpu), of(Platform::Gpu));
+            let what = format!("{mode:?}, entropy {entropy:?}");
+            assert!(ulps(&kernels.logprob, &operations.logprob) <= 2, "{what}");
+            assert!(ulps(&kernels.entropy, &operations.entropy) <= 8, "{what}");
+            assert_eq!(kernels.hit, operations.hit, "{what}");
+            let apart = [
+                relative(&kernels.dx, &operations.dx),
+                relative(&kernels.dw, &operations.dw),
+            ];
+            assert!(apart.iter().all(|it| *it <= 1e-6), "{what}: {apart:?}");
         }
     }
 }

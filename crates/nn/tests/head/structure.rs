@@ -12,7 +12,7 @@ fn numbers() -> Numbers {
 
 fn text(case: &Case) -> String {
     let (builder, _) = case.trace(&numbers(), |g, args| case.everything(g, args));
-    builder.lower(Platform::Cpu).module.text
+    builder.lower(Platform::Gpu).module.text
 }
 
 fn count(text: &str, what: &str) -> usize {
@@ -95,7 +95,7 @@ fn nobody_computes_an_entropy_that_nobody_reads() {
                 &[&args[0], &args[1]],
             )
         });
-        let text = builder.lower(Platform::Cpu).module.text;
+        let text = builder.lower(Platform::Gpu).module.text;
         count(&text, "applies stablehlo.add across dimensions") + count(&text, "stablehlo.reduce")
     };
     assert!(sums(EntropyUse::Unread) < sums(EntropyUse::Differentiated));
@@ -133,7 +133,7 @@ fn gradient(case: &Case) -> String {
     let (builder, _) = case.trace(&numbers(), |g, args| {
         g.grad(&case.loss(args), &[&args[0], &args[1]])
     });
-    builder.lower(Platform::Cpu).module.text
+    builder.lower(Platform::Gpu).module.text
 }
 
 #[test]
@@ -166,6 +166,6 @@ fn the_single_pass_has_three_products_one_barrier_and_one_exponential_a_logit() 
 fn a_single_pass_that_is_not_differentiated_has_one_product() {
     let case = Case::new(HeadMode::SinglePass, 8, 64);
     let (builder, _) = case.trace(&numbers(), |_, args| vec![case.loss(args)]);
-    let text = builder.lower(Platform::Cpu).module.text;
+    let text = builder.lower(Platform::Gpu).module.text;
     assert_eq!(count(&text, "stablehlo.dot_general"), 1, "{text}");
 }
