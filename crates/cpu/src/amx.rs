@@ -13,7 +13,7 @@ pub(crate) const BLOCK: usize = 32;
 /// 16 × 32 elements of an operand, 1 KiB.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Tile(pub(crate) [u16; 512]);
+pub struct Tile(pub(crate) [u16; 512]);
 
 impl Tile {
     pub(crate) const ZERO: Self = Self([0; 512]);

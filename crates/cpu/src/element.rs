@@ -2,8 +2,10 @@
 
 use half::{bf16, f16};
 
+use crate::amx::Tile;
+use crate::kept::Loan;
 use crate::matrix::Matrix;
-use crate::packed::Packed;
+use crate::packed::{self, Block, LeftOperand, Packed};
 use crate::{Threads, narrow, wide};
 
 /// f32, bf16 or f16.
@@ -41,6 +43,21 @@ pub trait Number: Copy + Send + Sync + 'static {
         stride: usize,
         fresh: bool,
     );
+
+    /// Tiles of a left operand, in such memory, if this type of element has them.
+    fn pack_left(a: Matrix<'_, Self>, memory: Loan<Tile>, threads: Threads) -> Loan<Tile> {
+        let _ = (a, threads);
+        memory
+    }
+
+    /// As [`Self::multiply_packed`], for a block of a prepared left operand.
+    ///
+    /// # Panics
+    /// When the shapes do not fit.
+    fn multiply_left(a: &LeftOperand<'_, Self>, b: &Packed, block: &Block, sums: &mut [f32]) {
+        let a = a.part(block);
+        Self::multiply_packed(a, b, block.columns, sums, block.stride, block.fresh);
+    }
 }
 
 impl Number for f32 {
@@ -89,6 +106,14 @@ impl Number for bf16 {
         let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
         let quiet = ((bits >> 16) | 0x40) as u16;
         Self::from_bits(if value.is_nan() { quiet } else { rounded })
+    }
+
+    fn pack_left(a: Matrix<'_, bf16>, memory: Loan<Tile>, threads: Threads) -> Loan<Tile> {
+        packed::pack_left(a, memory, threads)
+    }
+
+    fn multiply_left(a: &LeftOperand<'_, bf16>, b: &Packed, block: &Block, sums: &mut [f32]) {
+        b.multiply_left(a, block, sums);
     }
 
     fn pack(b: Matrix<'_, bf16>, packed: &mut Packed) {

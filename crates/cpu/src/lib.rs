@@ -26,13 +26,15 @@ mod team;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod vocabulary;
 mod wide;
 
 pub use element::{Number, multiply_rounded};
 pub use kept::{Lent, Loan, lend};
-pub use logits::{LogitSlope, OnlineSums, find};
+pub use logits::{LogitSlope, OnlineSums};
 pub use matrix::Matrix;
-pub use packed::Packed;
+pub use packed::{Block, LeftOperand, Packed};
 pub use rows::{add, gate_with_silu, normalize, rotate};
 pub use softmax::{exponential_sum, exponentials, largest};
 pub use threads::Threads;
+pub use vocabulary::{Scored, Vocabulary};

@@ -5,28 +5,6 @@ use pulp::{Arch, Simd, WithSimd};
 use crate::element::Number;
 use crate::softmax::{LANES, exp};
 
-/// The place of the first entry that equals `sought`.
-#[must_use]
-pub fn find(entries: &[i32], sought: i32) -> Option<usize> {
-    struct Find<'a>(&'a [i32], i32);
-    impl WithSimd for Find<'_> {
-        type Output = Option<usize>;
-        #[inline(always)]
-        fn with_simd<S: Simd>(self, _: S) -> Option<usize> {
-            let within = |entries: &[i32]| entries.iter().position(|it| *it == self.1);
-            let (whole, rest) = self.0.as_chunks::<LANES>();
-            // A whole block is compared at once, without looking for the first.
-            let holds =
-                |block: &[i32; LANES]| block.iter().fold(false, |any, it| any | (*it == self.1));
-            match whole.iter().position(holds) {
-                Some(block) => within(&whole[block]).map(|at| block * LANES + at),
-                None => within(rest).map(|at| whole.len() * LANES + at),
-            }
-        }
-    }
-    Arch::new().dispatch(Find(entries, sought))
-}
-
 /// What is known of a row of logits `z` after some of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OnlineSums {
@@ -38,7 +16,23 @@ pub struct OnlineSums {
     pub weighted: f32,
 }
 
+/// Not a number if either is none.
+fn largest_of(a: f32, b: f32) -> f32 {
+    if a.is_nan() || b.is_nan() {
+        f32::NAN
+    } else {
+        a.max(b)
+    }
+}
+
 impl OnlineSums {
+    /// Of no logits.
+    pub const NONE: Self = Self {
+        peak: f32::NEG_INFINITY,
+        total: 0.0,
+        weighted: 0.0,
+    };
+
     /// What logits are shifted by.
     #[must_use]
     pub fn shift(&self) -> f32 {
@@ -54,28 +48,30 @@ impl OnlineSums {
     /// # Source
     /// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), algorithm 3.
     pub fn absorb(&mut self, logits: &[f32]) {
-        let shift = self.move_to(logits);
-        self.add(Arch::new().dispatch(Sums(logits, shift)));
+        self.rise_to(logits);
+        self.add(Arch::new().dispatch(Sums(logits, self.shift())));
     }
 
-    /// Takes more logits in, and writes `e^{z − m}` of each over it, with `m` as [`Self::shift`] says afterwards.
-    pub fn absorb_and_exponentiate(&mut self, logits: &mut [f32]) {
-        let shift = self.move_to(logits);
-        self.add(Arch::new().dispatch(SumsInPlace(logits, shift)));
-    }
-
-    /// The same sums with the shift that is right once these logits are in.
-    fn move_to(&mut self, logits: &[f32]) -> f32 {
+    fn rise_to(&mut self, logits: &[f32]) {
         let peak = Arch::new().dispatch(Peak(logits));
-        let before = self.peak;
-        // Of two numbers one of which is none, `max` returns the other.
-        let none = before.is_nan() || peak.is_nan();
-        self.peak = if none { f32::NAN } else { before.max(peak) };
+        self.move_to(largest_of(self.peak, peak));
+    }
+
+    /// Takes in what is known of other logits.
+    pub fn join(&mut self, mut other: Self) {
+        let peak = largest_of(self.peak, other.peak);
+        self.move_to(peak);
+        other.move_to(peak);
+        self.add([other.total, other.weighted]);
+    }
+
+    /// The same sums with another peak, not below this one.
+    fn move_to(&mut self, peak: f32) {
+        let before = std::mem::replace(&mut self.peak, peak);
         let by = before - self.shift();
         let moved = self.weighted + self.total * if by.is_finite() { by } else { 0.0 };
         self.total *= exp(by);
         self.weighted = moved * exp(by);
-        self.shift()
     }
 
     fn add(&mut self, [total, weighted]: [f32; 2]) {
@@ -139,29 +135,6 @@ impl WithSimd for Sums<'_> {
     }
 }
 
-struct SumsInPlace<'a>(&'a mut [f32], f32);
-
-impl WithSimd for SumsInPlace<'_> {
-    type Output = [f32; 2];
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> [f32; 2] {
-        let (mut total, mut weighted) = ([0.0_f32; LANES], [0.0_f32; LANES]);
-        let mut take = |block: &mut [f32]| {
-            for ((total, weighted), z) in total.iter_mut().zip(&mut weighted).zip(block) {
-                let (term, moment) = terms(*z, self.1);
-                *total += term;
-                *weighted += moment;
-                *z = term;
-            }
-        };
-        let (whole, rest) = self.0.as_chunks_mut::<LANES>();
-        whole.iter_mut().for_each(|block| take(block));
-        take(rest);
-        [total.iter().sum(), weighted.iter().sum()]
-    }
-}
-
 /// What the gradient by the logits of a row is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct LogitSlope {
@@ -197,15 +170,6 @@ impl LogitSlope {
                 term * share + spread * by
             }),
         }
-    }
-
-    /// The same from `e^{z − m}` instead of `z`, without a cotangent of the entropy. `m` and so the share may differ from one
-    /// part of a row to another.
-    ///
-    /// # Panics
-    /// As [`Self::by_logits`].
-    pub fn by_exponentials<T: Number>(&self, terms: &[f32], target: Option<usize>, to: &mut [T]) {
-        self.each(terms, target, to, |term| term * self.share);
     }
 
     #[inline(always)]
@@ -264,12 +228,18 @@ mod tests {
         let total: f64 = wide.iter().map(|z| (z - peak).exp()).sum();
         let weighted: f64 = wide.iter().map(|z| (z - peak).exp() * (z - peak)).sum();
         for part in [1, 31, 32, 33, 500, 1000] {
-            let mut sums = OnlineSums {
-                peak: f32::NEG_INFINITY,
-                total: 0.0,
-                weighted: 0.0,
-            };
-            z.chunks(part).for_each(|part| sums.absorb(part));
+            let (mut sums, mut joined) = (OnlineSums::NONE, OnlineSums::NONE);
+            for part in z.chunks(part) {
+                sums.absorb(part);
+                let mut alone = OnlineSums::NONE;
+                alone.absorb(part);
+                joined.join(alone);
+            }
+            assert!((joined.total / sums.total - 1.0).abs() < 1e-6, "{joined:?}");
+            assert!(
+                (joined.weighted / sums.weighted - 1.0).abs() < 1e-6,
+                "{joined:?}"
+            );
             assert_eq!(f64::from(sums.peak), f64::from(peak as f32));
             assert!(
                 (f64::from(sums.total) / total - 1.0).abs() < 1e-6,
@@ -283,33 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_over_logits_are_their_terms() {
-        let (mut terms, z) = (row(77), row(77));
-        let start = OnlineSums {
-            peak: 9.0,
-            total: 2.0,
-            weighted: -1.0,
-        };
-        let (mut one, mut other) = (start, start);
-        one.absorb(&z);
-        other.absorb_and_exponentiate(&mut terms);
-        assert_eq!(one, other);
-        assert!(
-            z.iter()
-                .zip(terms)
-                .all(|(z, term)| term == exp(z - one.shift()))
-        );
-    }
-
-    #[test]
     fn numbers_that_are_none_and_infinities_are_kept_in_mind() {
-        let none = OnlineSums {
-            peak: f32::NEG_INFINITY,
-            total: 0.0,
-            weighted: 0.0,
-        };
         let of = |parts: &[&[f32]]| {
-            let mut sums = none;
+            let mut sums = OnlineSums::NONE;
             parts.iter().for_each(|part| sums.absorb(part));
             sums
         };
@@ -318,21 +264,10 @@ mod tests {
             let sums = of(&parts);
             assert!(sums.peak.is_nan() && sums.total.is_nan(), "{sums:?}");
         }
-        assert_eq!(of(&[&[-inf, -inf], &[-inf]]), none);
+        assert_eq!(of(&[&[-inf, -inf], &[-inf]]), OnlineSums::NONE);
         let sums = of(&[&[-inf], &[-inf, 3.0]]);
         assert_eq!((sums.peak, sums.total, sums.weighted), (3.0, 1.0, 0.0));
         assert_eq!(of(&[&[1.0, inf]]).total, inf);
-    }
-
-    #[test]
-    fn the_first_place_is_found_in_blocks_and_in_the_rest() {
-        let entries: Vec<i32> = (0..70).map(|i| i % 40).collect();
-        for sought in 0..40 {
-            assert_eq!(find(&entries, sought), Some(sought as usize));
-        }
-        assert_eq!(find(&entries[..69], 40), None);
-        assert_eq!(find(&[], 0), None);
-        assert_eq!(find(&entries[35..70], 29), Some(34));
     }
 
     #[test]
@@ -364,9 +299,6 @@ mod tests {
             ..slope
         };
         alone.by_logits(&z, Some(33), &mut to);
-        close(&to, false);
-        let terms: Vec<f32> = z.iter().map(|z| exp(z - 6.0)).collect();
-        alone.by_exponentials(&terms, Some(33), &mut to);
         close(&to, false);
     }
 }

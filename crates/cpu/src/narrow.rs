@@ -252,24 +252,24 @@ pub(crate) fn multiply_widened(
     widened(a, b, Target::new(out, a.rows(), b.columns()), threads);
 }
 
-/// Rounds sums, many at once.
-struct Round<'a, O> {
-    sums: &'a [f32],
+/// Rounds numbers, many at once.
+struct Round<'a, I, O> {
+    from: &'a [I],
     to: &'a mut [O],
 }
 
-impl<O: Number> pulp::WithSimd for Round<'_, O> {
+impl<I: Number, O: Number> pulp::WithSimd for Round<'_, I, O> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        let pairs = self.to.iter_mut().zip(self.sums);
-        pairs.for_each(|(to, sum)| *to = O::nearest(*sum));
+        let pairs = self.to.iter_mut().zip(self.from);
+        pairs.for_each(|(to, from)| *to = O::nearest(from.wide()));
     }
 }
 
-fn round<O: Number>(sums: &[f32], to: &mut [O]) {
-    pulp::Arch::new().dispatch(Round { sums, to });
+pub(crate) fn round<I: Number, O: Number>(from: &[I], to: &mut [O]) {
+    pulp::Arch::new().dispatch(Round { from, to });
 }
 
 /// Without tiles: parts of the operands are widened and multiplied as f32.

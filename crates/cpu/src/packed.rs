@@ -1,11 +1,14 @@
 //! Right operands that are prepared once and used by many products of one thread, as attention does.
 
+use std::ops::Range;
+
 use half::bf16;
 
 use crate::amx::{self, BLOCK, Left, Tile, Tiles};
 use crate::element::Number;
 use crate::kept::{Loan, lend};
 use crate::matrix::Matrix;
+use crate::threads::Threads;
 use crate::{narrow, pack, wide};
 
 /// A right operand `[K,N]`, in the form that products of its element type read.
@@ -19,7 +22,106 @@ pub struct Packed {
     strides: [usize; 2],
 }
 
+/// A left operand that is prepared once and used by many products, of any threads.
+pub struct LeftOperand<'a, T> {
+    matrix: Matrix<'a, T>,
+    /// For the tile unit: pairs of tiles, rows slowest; none otherwise.
+    tiles: Loan<Tile>,
+}
+
+impl<'a, T: Number> LeftOperand<'a, T> {
+    /// Prepares `[M,K]`, in the memory of another if it is given one.
+    #[must_use]
+    pub fn of(matrix: Matrix<'a, T>, memory: Loan<Tile>, threads: Threads) -> Self {
+        let tiles = T::pack_left(matrix, memory, threads);
+        Self { matrix, tiles }
+    }
+
+    /// A block of it as it lies.
+    pub(crate) fn part(&self, block: &Block) -> Matrix<'a, T> {
+        let rows = self.matrix.rows_of(block.rows.start, block.rows.len());
+        rows.columns_of(block.depth.start, block.depth.len())
+    }
+
+    /// Its memory, for another.
+    #[must_use]
+    pub fn into_memory(self) -> Loan<Tile> {
+        self.tiles
+    }
+}
+
+/// Tiles of a left operand.
+pub(crate) fn pack_left(
+    a: Matrix<'_, bf16>,
+    mut tiles: Loan<Tile>,
+    threads: Threads,
+) -> Loan<Tile> {
+    if !amx::available() {
+        return tiles;
+    }
+    let of_block = 2 * a.columns().div_ceil(BLOCK);
+    let count = a.rows().div_ceil(BLOCK) * of_block;
+    if tiles.len() < count {
+        tiles = lend(count);
+    }
+    threads.for_each_chunk(&mut tiles[..count], of_block.max(1), |block, tiles| {
+        pack::left(a, block * BLOCK, tiles);
+    });
+    tiles
+}
+
+/// Where a product lies in its operands and goes: rows of the left operand, what is summed over, columns of the right one.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// They begin at a multiple of 32.
+    pub rows: Range<usize>,
+    /// It begins at a multiple of 32.
+    pub depth: Range<usize>,
+    /// The first ones.
+    pub columns: usize,
+    /// From one row of sums to the next.
+    pub stride: usize,
+    /// Whether sums are written over what is there.
+    pub fresh: bool,
+}
+
 impl Packed {
+    /// As [`Number::multiply_packed`], with tiles on the left too.
+    pub(crate) fn multiply_left(&self, a: &LeftOperand<'_, bf16>, block: &Block, sums: &mut [f32]) {
+        let (rows, depth) = (block.rows.len(), block.depth.len());
+        if !amx::available() {
+            return self.multiply_widened(
+                a.part(block),
+                block.columns,
+                sums,
+                block.stride,
+                block.fresh,
+            );
+        }
+        self.check(rows, depth, block.columns, sums, block.stride);
+        assert!(
+            block.rows.end <= a.matrix.rows() && block.depth.end <= a.matrix.columns(),
+            "{block:?} of {} × {}",
+            a.matrix.rows(),
+            a.matrix.columns()
+        );
+        let (steps, all) = (
+            depth.div_ceil(BLOCK),
+            2 * a.matrix.columns().div_ceil(BLOCK),
+        );
+        let first = block.rows.start / BLOCK * all + 2 * (block.depth.start / BLOCK);
+        let left = |row: usize| Left::packed(&a.tiles[first + row * all..][..2 * steps]);
+        self.multiply_tiles(
+            rows,
+            steps,
+            block.columns,
+            sums,
+            block.stride,
+            block.fresh,
+            left,
+        );
+    }
+
     /// What the sums of a product with so many columns are wide, at least: whole blocks of 32.
     #[must_use]
     pub fn padded(size: usize) -> usize {

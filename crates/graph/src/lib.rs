@@ -40,7 +40,8 @@ mod verify;
 pub use arena::{Arena, Graph, RegionId};
 pub use emit::{Emitter, Lowered, Output};
 pub use ferrotune_pjrt::{
-    Attribute, DType, HostArray, Kernel, KernelCall, KernelInput, Mesh, Module, Platform, Sharding,
+    Attribute, DType, HostArray, Kernel, KernelCall, KernelInput, KernelOutput, Mesh, Module,
+    Platform, Sharding,
 };
 pub use op::{Cost, CostContext, Gradient, Op, Site, VjpContext};
 pub use ops::einsum::Precision;

@@ -24,6 +24,10 @@ pub(crate) use watch::Watch;
 /// An attribute `parts` lets a kernel read an input in place that lies inside of a larger array: a list of whole numbers, for
 /// each such input its index, the first element that is meant, how many dimensions there are, and these.
 ///
+/// An attribute `replaces` lets a kernel change an input in place: a list of pairs, the index of an input and of the output that
+/// takes over its memory, as `output_operand_aliases` must say too. The output then holds what the input held, and the
+/// input has no elements.
+///
 /// The function must not keep anything between calls: several devices call it at once. Outside of a manual region
 /// (`sdy.manual_computation`) every device calls it with the whole arrays.
 pub struct Kernel {
@@ -40,6 +44,9 @@ impl Kernel {
 
     /// The attribute that says which inputs are parts of larger arrays.
     pub const PARTS: &'static str = call::PARTS;
+
+    /// The attribute that says which outputs take over the memory of which inputs.
+    pub const REPLACES: &'static str = call::REPLACES;
 }
 
 impl fmt::Debug for Kernel {

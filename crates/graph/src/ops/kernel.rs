@@ -50,9 +50,17 @@ impl KernelCall {
     fn write_call(&self, out: &mut Emitter<'_>, site: &Site) -> Vec<String> {
         out.needs_kernel(&self.rule.kernel);
         let names = site.inputs[..self.operands].iter();
+        let replaced = replaced(&self.attributes);
         let operands: Vec<Given> = names
             .zip(&site.input_types)
-            .map(|(name, ty)| Given::new(out, name, ty))
+            .enumerate()
+            .map(|(i, (name, ty))| {
+                if replaced.iter().any(|(operand, _)| *operand == i) {
+                    Given::whole(name, ty)
+                } else {
+                    Given::new(out, name, ty)
+                }
+            })
             .collect();
         let text = call_text(
             &self.rule.kernel,
@@ -78,6 +86,18 @@ impl Given {
         }
     }
 
+    fn whole(name: &str, ty: &TensorType) -> Self {
+        let view = View {
+            of: name.to_owned(),
+            ty: ty.clone(),
+            first: 0,
+        };
+        Self {
+            dims: ty.dims.clone(),
+            view,
+        }
+    }
+
     /// What the attribute of parts says of operand number `index`, if it is not the whole array.
     fn part(&self, index: usize) -> Vec<usize> {
         if self.view.ty.dims == self.dims {
@@ -91,18 +111,19 @@ impl Given {
 /// The text of a call. Without layouts, XLA hands over whatever order it finds best. Kernels read row-major arrays.
 pub(crate) fn call_text(
     kernel: &Kernel,
-    attributes: &Attributes,
+    kernel_attributes: &Attributes,
     operands: &[Given],
     output_types: &[TensorType],
 ) -> String {
     let parts = operands.iter().enumerate().flat_map(|(i, it)| it.part(i));
     let parts: Vec<i64> = parts.map(|number| number as i64).collect();
     let parts = (!parts.is_empty()).then_some((Kernel::PARTS, Attribute::Integers(parts)));
-    let attributes: String = attributes
+    let attributes: String = kernel_attributes
         .iter()
         .chain(&parts)
         .map(|(name, value)| format!(", {} = {}", crate::literal::quoted(name), value.to_mlir()))
         .collect();
+    let aliases = aliases(&replaced(kernel_attributes), output_types.len());
     let types = |types: &[TensorType]| {
         let types: Vec<String> = types.iter().map(TensorType::to_string).collect();
         types.join(", ")
@@ -111,7 +132,7 @@ pub(crate) fn call_text(
     let input_types: Vec<TensorType> = operands.iter().map(|it| it.view.ty.clone()).collect();
     format!(
         "stablehlo.custom_call @{}({}) {{api_version = 4 : i32, backend_config = {{kernel = {}{attributes}}}, \
-         operand_layouts = {}, result_layouts = {}}} : ({}) -> ({})",
+         operand_layouts = {}, {aliases}result_layouts = {}}} : ({}) -> ({})",
         Kernel::TARGET,
         inputs.join(", "),
         crate::literal::quoted(kernel.name),
@@ -120,6 +141,39 @@ pub(crate) fn call_text(
         types(&input_types),
         types(output_types),
     )
+}
+
+/// The operands whose memory results take over, and these results.
+fn replaced(attributes: &Attributes) -> Vec<(usize, usize)> {
+    let found = attributes
+        .iter()
+        .find(|(name, _)| *name == Kernel::REPLACES);
+    let Some((_, Attribute::Integers(numbers))) = found else {
+        return Vec::new();
+    };
+    let pairs = numbers.as_chunks::<2>().0.iter();
+    pairs
+        .map(|[operand, result]| (*operand as usize, *result as usize))
+        .collect()
+}
+
+fn aliases(replaced: &[(usize, usize)], results: usize) -> String {
+    if replaced.is_empty() {
+        return String::new();
+    }
+    let alias = |(operand, result): &(usize, usize)| {
+        let result = if results == 1 {
+            String::new()
+        } else {
+            result.to_string()
+        };
+        format!(
+            "#stablehlo.output_operand_alias<output_tuple_indices = [{result}], operand_index = {operand}, \
+             operand_tuple_indices = []>"
+        )
+    };
+    let aliases: Vec<String> = replaced.iter().map(alias).collect();
+    format!("output_operand_aliases = [{}], ", aliases.join(", "))
 }
 
 /// `[dense<[1, 0]> : tensor<2xindex>]`, minor dimension first.
@@ -171,10 +225,13 @@ impl Op for KernelCall {
 impl Graph {
     /// Calls a kernel on the CPU; elsewhere, and on data that is split over devices, computes `portable(operands)`.
     ///
-    /// Inside of a region that is manual over all axes of the mesh, every device calls the kernel with its own parts.
+    /// Inside of a region that is manual over all axes of the mesh, every device calls the kernel with its own parts. With an
+    /// attribute [`Kernel::REPLACES`], results take over the memory of operands; if others read these too, XLA copies them
+    /// first.
     ///
     /// # Panics
-    /// When the kernel's rule refuses the operands or the attributes, and when the portable form returns other types.
+    /// When the kernel's rule refuses the operands or the attributes, when the portable form returns other types, and when a
+    /// result is to replace an operand of another type.
     #[track_caller]
     pub fn kernel(
         &self,
@@ -208,6 +265,14 @@ impl Graph {
             "the portable form of the kernel `{}` returns what its rule says",
             rule.kernel.name
         );
+        for (operand, result) in replaced(attributes) {
+            assert_eq!(
+                types.get(operand),
+                found.get(result),
+                "what the kernel `{}` replaces",
+                rule.kernel.name
+            );
+        }
         results
     }
 }

@@ -6,11 +6,12 @@
 
 use ferrotune_graph::{DType, Graph, Tensor};
 
+use super::kernels;
 use super::loops::{Chunks, Tiles};
-use super::plain::{logits, shift, weigh};
+use super::plain::{hits, logits, shift, weigh};
 use super::projection::Projection;
 use super::region::Region;
-use super::rows::{LogitTile, RowSlopes};
+use super::slopes::RowSlopes;
 use super::{EntropyUse, Head, TokenScores, wide};
 
 /// What is known of each token after some tiles of the vocabulary.
@@ -141,8 +142,40 @@ impl Pass<'_> {
         logits(x, weight, self.projection.tied, self.head.temperature)
     }
 
+    fn kernels<'a>(&'a self, x: &'a Tensor) -> kernels::Pass<'a> {
+        kernels::Pass {
+            x,
+            targets: &self.targets,
+            mask: &self.mask,
+            projection: &self.projection,
+            temperature: self.head.temperature,
+            vocab_chunk: self.head.settings.vocab_chunk,
+        }
+    }
+
+    /// The same with other tensors: hidden states (which are not its own), weights, targets, mask.
+    fn with(&self, given: &[Tensor]) -> Self {
+        Self {
+            head: self.head,
+            projection: self.projection.with(&given[1]),
+            chunks: self.chunks,
+            tiles: self.tiles,
+            targets: given[2].clone(),
+            mask: given[3].clone(),
+        }
+    }
+
     /// Hidden states `[chunks,n,D]` → what is known of each token in the end, `[chunks,n]`.
     fn forward(&self, x: &Tensor) -> Running {
+        let kernels = self.kernels(x);
+        if !kernels.has_kernels() {
+            return self.forward_by_tiles(x);
+        }
+        let found = kernels.score(|it| self.with(it).forward_by_tiles(&it[0]).parts());
+        Running::from(&found)
+    }
+
+    fn forward_by_tiles(&self, x: &Tensor) -> Running {
         let g = self.graph();
         let nothing = Running::nothing(&g, self.dtype(), &self.targets.dims());
         let found = self.tiles.walk(&g, nothing.parts(), |place, carry| {
@@ -151,27 +184,50 @@ impl Pass<'_> {
             let stacked = given.into_iter().chain(carry.iter().cloned()).collect();
             let (_, next) = self.chunks.walk(&g, vec![], stacked, |_, _, slice| {
                 let z = self.logits(&Self::unmasked(&slice[0], &slice[2]), &tile.weight);
-                let logits = LogitTile {
-                    values: &z,
-                    columns: &tile.columns,
-                    targets: &slice[1],
-                };
-                let (after, _) = logits.absorbed_by(&Running::from(&slice[3..]), self.head.entropy);
-                (vec![], after.parts())
+                let hit = hits(&tile.columns, &slice[1]);
+                (
+                    vec![],
+                    Running::from(&slice[3..]).absorb(&z, &hit).0.parts(),
+                )
             });
             next
         });
         Running::from(&found).combined(&self.projection.split_axes())
     }
 
+    /// The gradient by the logits `z [n,v]` of one tile and chunk.
+    fn by_logits(&self, z: &Tensor, hit: &Tensor, rows: &RowSlopes) -> Tensor {
+        let dz = rows.by_logits(z, hit);
+        if self.head.temperature == 1.0 {
+            dz
+        } else {
+            dz * (1.0 / self.head.temperature)
+        }
+    }
+
     /// Gradients by hidden states and weights.
     fn backward(&self, x: &Tensor, rows: &RowSlopes) -> Gradients {
+        let kernels = self.kernels(x);
+        if !kernels.has_kernels() {
+            return self.backward_by_tiles(x, rows);
+        }
+        let found = kernels.gradients(rows, |it| {
+            let rows = RowSlopes::from(&it[4..]);
+            let found = self.with(it).backward_by_tiles(&it[0], &rows);
+            vec![found.x, found.weight.convert(DType::F32)]
+        });
+        Gradients {
+            x: found[0].clone(),
+            weight: found[1].convert(self.projection.weight.dtype()),
+        }
+    }
+
+    fn backward_by_tiles(&self, x: &Tensor, rows: &RowSlopes) -> Gradients {
         let (g, dtype) = (self.graph(), self.dtype());
         let alone = self.tiles.count() == 1;
         let x_dn = x.transpose(&[0, 2, 1]);
-        let mut given = vec![x, &x_dn, &self.targets, &self.mask, &rows.m, &rows.total];
-        given.extend([&rows.mean, &rows.logprob]);
-        given.extend(&rows.entropy);
+        let mut given = vec![x, &x_dn, &self.targets, &self.mask];
+        given.extend(rows.parts());
         let dx = g.full(0.0, dtype, &x.dims());
         let dw = self.projection.weight.zeros_like();
         let found = self.tiles.walk(&g, vec![dx, dw], |place, carry| {
@@ -184,23 +240,12 @@ impl Pass<'_> {
             let (sums, written) = self
                 .chunks
                 .walk_back(&g, sums, stacked, |chunk, sums, slice| {
-                    let rows = RowSlopes {
-                        m: slice[4].clone(),
-                        total: slice[5].clone(),
-                        mean: slice[6].clone(),
-                        logprob: slice[7].clone(),
-                        entropy: slice.get(8).cloned(),
-                    };
+                    let rows = RowSlopes::from(&slice[4..]);
                     let z = self.logits(&Self::unmasked(&slice[0], &slice[3]), &tile.weight);
-                    let logits = LogitTile {
-                        values: &z,
-                        columns: &tile.columns,
-                        targets: &slice[2],
-                    };
-                    let scale = 1.0 / self.head.temperature;
-                    let dz = logits.slope(&rows, scale, self.projection.compute);
+                    let hit = hits(&tile.columns, &slice[2]);
+                    let dz = self.by_logits(&z, &hit, &rows);
                     // Both products read this one tensor; without the barrier each would compute it for itself.
-                    let dz = g.barrier(&[&dz]).remove(0);
+                    let dz = g.barrier(&[&dz.convert(self.projection.compute)]).remove(0);
                     let x_dn = slice[3].expand(0).select(&slice[1], &x.scalar_like(0.0));
                     let dw = &sums[0] + self.projection.outer(&x_dn, &dz);
                     let dx = self.projection.back(&dz, &tile);
@@ -276,9 +321,9 @@ impl Head {
             let rows = RowSlopes {
                 m: residuals[0].clone(),
                 total: residuals[1].clone(),
-                mean: residuals[2].clone(),
                 logprob: over_devices(&cotangents[0]),
-                entropy: differentiated.then(|| over_devices(&cotangents[1])),
+                entropy: differentiated
+                    .then(|| [over_devices(&cotangents[1]), residuals[2].clone()]),
             };
             let found = pass.backward(&cut[0], &rows);
             let dx = found.x.convert(cut[0].dtype());

@@ -29,13 +29,14 @@
 //! "Cut your losses in large-vocabulary language models" (2024), for the tiles over tokens and vocabulary.
 
 mod fused;
+mod kernels;
 mod loops;
 mod plain;
 mod projection;
 mod region;
-mod rows;
 mod settings;
 mod single_pass;
+mod slopes;
 
 use ferrotune_graph::{DType, Tensor};
 
@@ -138,8 +139,7 @@ impl Head {
         let masked = |t: &Tensor| mask.select(t, &t.scalar_like(0.0));
         let entropy = match self.entropy {
             EntropyUse::Differentiated => scores.entropy,
-            EntropyUse::Reported => scores.entropy.stop_gradient(),
-            EntropyUse::Unread => scores.entropy.zeros_like(),
+            EntropyUse::Unread | EntropyUse::Reported => scores.entropy.stop_gradient(),
         };
         TokenScores {
             logprob: masked(&scores.logprob),

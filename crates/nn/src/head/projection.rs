@@ -63,6 +63,11 @@ impl Projection {
         }
     }
 
+    /// Whether this device has all weights.
+    pub(super) fn is_whole(&self) -> bool {
+        self.split.width.is_empty() && self.split.vocab.is_empty()
+    }
+
     fn graph(&self) -> &Graph {
         self.weight.graph()
     }

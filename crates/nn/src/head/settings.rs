@@ -16,7 +16,7 @@ pub enum HeadMode {
 /// What a program does with the entropy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntropyUse {
-    /// Nobody reads it: nothing of it is computed, and it says 0.
+    /// Nobody reads it, and nothing of it is computed.
     Unread,
     /// It is read, and no gradient passes through it.
     Reported,

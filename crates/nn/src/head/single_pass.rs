@@ -7,11 +7,12 @@
 use ferrotune_graph::{DType, Graph, Tensor};
 
 use super::fused::Running;
+use super::kernels;
 use super::loops::{Chunks, Place, Tiles};
-use super::plain::{logits, shift};
-use super::projection::{Projection, Tile};
+use super::plain::{hits, logits, shift};
+use super::projection::Projection;
 use super::region::{Region, Results};
-use super::rows::{LogitTile, RowSlopes};
+use super::slopes::RowSlopes;
 use super::{EntropyUse, Head, TokenScores, wide};
 
 /// How numbers of several parts of a batch become one.
@@ -76,8 +77,9 @@ struct Kept {
 /// One device's pass.
 struct Pass<'a> {
     head: &'a Head,
-    /// All that this device looks at, gathered; the vocabulary along the last dimension unless tied.
-    tile: Tile,
+    /// All entries that this device looks at, s32 `[v]`.
+    columns: Tensor,
+    /// Their weights, gathered.
     local: Projection,
     split_axes: Vec<&'a str>,
     tiles: Tiles,
@@ -87,21 +89,50 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn graph(&self) -> Graph {
-        self.tile.columns.graph().clone()
+        self.columns.graph().clone()
     }
 
     fn entries(&self) -> usize {
-        self.tile.columns.dim(0)
+        self.columns.dim(0)
     }
 
     fn keeps_logits(&self) -> bool {
         self.head.entropy == EntropyUse::Differentiated
     }
 
+    /// The same with other weights of the same type: those that a kernel's operations are given.
+    fn with(&self, weight: &Tensor) -> Self {
+        Pass {
+            head: self.head,
+            columns: self.columns.clone(),
+            local: self.local.with(weight),
+            split_axes: self.split_axes.clone(),
+            tiles: self.tiles,
+            dtype: self.dtype,
+            compute: self.compute,
+        }
+    }
+
+    /// The kernels for some tokens, where there are any.
+    fn kernels<'t>(
+        &'t self,
+        x: &'t Tensor,
+        targets: &'t Tensor,
+        mask: &'t Tensor,
+    ) -> Option<kernels::Pass<'t>> {
+        let pass = kernels::Pass {
+            x,
+            targets,
+            mask,
+            projection: &self.local,
+            temperature: self.head.temperature,
+            vocab_chunk: self.head.settings.vocab_chunk,
+        };
+        (self.split_axes.is_empty() && pass.has_kernels()).then_some(pass)
+    }
+
     fn columns(&self, place: &Place) -> Tensor {
-        self.tile
-            .columns
-            .dynamic_slice(&[&place.start], &[place.width])
+        self.columns.dynamic_slice(&[&place.start], &[place.width])
     }
 
     /// The first walk: what is known of each token in the end, and the logits as they are kept.
@@ -115,20 +146,11 @@ impl Pass<'_> {
         let mut found = self.tiles.walk(&g, carry, |place, carry| {
             let weight = self.local.tile(&place.start, place.width).weight;
             let z = logits(x, &weight, self.local.tied, self.head.temperature);
-            let logits = LogitTile {
-                values: &z,
-                columns: &self.columns(place),
-                targets,
-            };
-            let before = Running::from(&carry[..4]);
-            let (running, m, kept) = if self.keeps_logits() {
-                let (running, m) = logits.absorbed_by(&before, self.head.entropy);
-                (running, m, z.clone())
-            } else {
-                logits.absorbed_and_kept(&before, self.head.entropy)
-            };
+            let hit = hits(&self.columns(place), targets);
+            let (running, m, exp) = Running::from(&carry[..4]).absorb(&z, &hit);
+            let kept = if self.keeps_logits() { &z } else { &exp };
             let mut next = running.parts();
-            next.push(carry[4].dynamic_update_slice(&kept, &[&zero, &place.start]));
+            next.push(carry[4].dynamic_update_slice(kept, &[&zero, &place.start]));
             next.push(carry[5].dynamic_update_slice(&m.expand(0), &[&place.index, &zero]));
             next
         });
@@ -136,8 +158,7 @@ impl Pass<'_> {
             shifts: found.pop().expect("the shifts are carried"),
             tiles: found.pop().expect("the tiles are carried"),
         };
-        let running = Running::from(&found).combined(&self.split_axes);
-        (running, kept)
+        (Running::from(&found), kept)
     }
 
     /// The second walk: gradients by hidden states `[n,D]`, and by the weights, added to `dw` in place.
@@ -155,20 +176,20 @@ impl Pass<'_> {
             let tile = kept
                 .tiles
                 .dynamic_slice(&[&zero, &place.start], &[n, place.width]);
-            let values = LogitTile {
-                values: &tile,
-                columns: &self.columns(place),
-                targets,
-            };
-            let scale = 1.0 / self.head.temperature;
+            let hit = hits(&self.columns(place), targets);
             let dz = if self.keeps_logits() {
-                values.slope(rows, scale, self.compute)
+                rows.by_logits(&tile, &hit)
             } else {
-                let m = kept.shifts.dynamic_slice(&[&place.index, &zero], &[1, n]);
-                values.slope_of_terms(rows, &m.reshape(&[n]), scale, self.compute)
+                let shifts = kept.shifts.dynamic_slice(&[&place.index, &zero], &[1, n]);
+                rows.by_terms(&tile, &shifts.reshape(&[n]), &hit)
+            };
+            let dz = if self.head.temperature == 1.0 {
+                dz
+            } else {
+                dz * (1.0 / self.head.temperature)
             };
             // Both products read this one tensor; without the barrier each would compute it for itself.
-            let dz = g.barrier(&[&dz]).remove(0);
+            let dz = g.barrier(&[&dz.convert(self.compute)]).remove(0);
             let weights = self.local.tile(&place.start, place.width);
             let dx = &carry[0] + self.local.back(&dz, &weights);
             let part = self.local.outer(x_dn, &dz);
@@ -240,10 +261,7 @@ impl Head {
                 head: self,
                 dtype,
                 compute: projection.compute,
-                tile: Tile {
-                    weight: tile.weight.clone(),
-                    columns: tile.columns.clone(),
-                },
+                columns: tile.columns.clone(),
             };
             let mut carry: Vec<Tensor> = how.iter().map(|c| g.scalar(c.neutral(), dtype)).collect();
             carry.push(g.full(0.0, dtype, &tile.weight.dims()));
@@ -304,33 +322,59 @@ impl Pass<'_> {
         let [x, x_dn, targets, mask, extra @ ..] = slice else {
             unreachable!("hidden states, targets and mask of each token")
         };
-        let g = self.graph();
         let zero = |t: &Tensor| t.scalar_like(0.0);
-        let x_nd = mask.expand(1).select(x, &zero(x));
-        let x_dn = mask.expand(0).select(x_dn, &zero(x));
-        let (found, kept) = self.forward(&x_nd, targets);
+        let kernels = self.kernels(x, targets, mask);
+        let forward = |it: &[Tensor]| {
+            let x_nd = it[3].expand(1).select(&it[0], &zero(x));
+            let (found, kept) = self.with(&it[1]).forward(&x_nd, &it[2]);
+            let kept = [kept.tiles, kept.shifts];
+            found.parts().into_iter().chain(kept).collect()
+        };
+        let found = match &kernels {
+            Some(kernels) => kernels.score_and_keep(self.tiles.count(), forward),
+            None => forward(&[x, &self.local.weight, targets, mask].map(Clone::clone)),
+        };
+        let kept = [&found[4], &found[5]];
+        let found = Running::from(&found[..4]).combined(&self.split_axes);
         let m = shift(&found.peak);
         let (target, log_total) = (&found.target - &m, found.total.ln());
         let mean = &found.weighted / &found.total;
         let masked = |t: &Tensor| mask.select(t, &zero(t));
         let scores = TokenScores {
             logprob: masked(&(&target - &log_total)),
-            entropy: match self.head.entropy {
-                EntropyUse::Unread => mean.zeros_like(),
-                EntropyUse::Reported | EntropyUse::Differentiated => masked(&(log_total - &mean)),
-            },
+            entropy: masked(&(log_total - &mean)),
             hit: target.ge(&zero(&target)).and(mask),
         };
         let told = loss(&scores, extra);
-        let slopes = g.grad(&told.loss, &[&scores.logprob, &scores.entropy]);
+        let slopes = self
+            .graph()
+            .grad(&told.loss, &[&scores.logprob, &scores.entropy]);
         let rows = RowSlopes {
             m,
             total: found.total,
-            mean,
             logprob: masked(&slopes[0]),
-            entropy: self.keeps_logits().then(|| masked(&slopes[1])),
+            entropy: self.keeps_logits().then(|| [masked(&slopes[1]), mean]),
         };
-        let (dx, dw) = self.backward([&x_dn, targets], &kept, &rows, dw);
+        let backward = |it: &[Tensor]| {
+            let x_dn = it[3].expand(0).select(x_dn, &zero(x));
+            let kept = Kept {
+                tiles: it[5].clone(),
+                shifts: it[6].clone(),
+            };
+            let rows = RowSlopes::from(&it[7..]);
+            let pass = self.with(&it[1]);
+            let (dx, dw) = pass.backward([&x_dn, &it[2]], &kept, &rows, &it[4]);
+            vec![dx, dw]
+        };
+        let gradients = match &kernels {
+            Some(kernels) => kernels.gradients_of_kept(&rows, kept, dw, backward),
+            None => {
+                let given = [x, &self.local.weight, targets, mask, dw, kept[0], kept[1]];
+                let given = given.into_iter().chain(rows.parts());
+                backward(&given.cloned().collect::<Vec<_>>())
+            }
+        };
+        let (dx, dw) = (&gradients[0], gradients[1].clone());
         let others = told.others.into_iter().map(|(t, _)| t);
         let sums = std::iter::once(told.loss).chain(others).collect();
         (sums, dx.convert(self.compute), dw)

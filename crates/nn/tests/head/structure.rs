@@ -116,16 +116,23 @@ fn no_tensor_is_larger_than_a_tile_of_logits() {
 #[test]
 fn temporaries_shrink_with_the_tile() {
     let n = Numbers::new([1, 256, 64, 8192]);
-    let temp = |tokens, vocab| {
-        let case = Case::new(HeadMode::Fused, tokens, vocab);
+    let temp = |platform, tokens, vocab| {
+        let case = Case {
+            platform,
+            ..Case::new(HeadMode::Fused, tokens, vocab)
+        };
         let program = case.compile(&n, |g, args| case.everything(g, args)).0;
         program.memory().temp
     };
-    let (whole, chunked, tiled) = (temp(256, 8192), temp(64, 8192), temp(64, 512));
+    let [whole, chunked, tiled] =
+        [(256, 8192), (64, 8192), (64, 512)].map(|(n, v)| temp(Platform::Gpu, n, v));
     let logits = 256 * 8192 * 4;
     assert!(whole >= logits, "{whole}");
     assert!(chunked < whole * 3 / 4, "{chunked} of {whole}");
     assert!(tiled < logits / 8, "{tiled} of {logits}");
+    // Kernels hold nothing that XLA knows of.
+    let kernels = temp(Platform::Cpu, 256, 8192);
+    assert!(kernels < logits / 100, "{kernels} of {logits}");
 }
 
 /// The text of the gradient of the loss alone.

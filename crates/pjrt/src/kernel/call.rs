@@ -26,7 +26,7 @@ pub struct KernelInput<'a> {
     bytes: &'a [u8],
 }
 
-/// An array that a kernel fills, all of it: before, it holds whatever was in that memory.
+/// An array that a kernel fills, all of it: before, it holds whatever was in that memory, or what the input held that it replaces.
 #[derive(Debug)]
 pub struct KernelOutput<'a> {
     index: usize,
@@ -201,18 +201,31 @@ impl<'a> KernelCall<'a> {
             })
         });
         let mut inputs = inputs.collect::<Result<Vec<_>, String>>()?;
+        // SAFETY: passed on to the caller.
+        let attributes = unsafe { Attributes::of(&frame.attrs) };
+        let replaced = match attributes.find_integers(REPLACES)? {
+            Some(pairs) => give_up(&mut inputs, &pairs)?,
+            None => Vec::new(),
+        };
         let mut outputs: Vec<KernelOutput<'a>> = Vec::with_capacity(rets.len());
         for (index, &buffer) in rets.iter().enumerate() {
             // SAFETY: as above.
             let (Shape { dtype, dims, len }, data) = unsafe { shape(buffer, "output", index)? };
-            // Nothing of ours asks XLA for an output in an input's memory, but a text could.
+            let mut before = replaced.iter().filter(|(output, _)| *output == index);
+            if before.any(|(_, input)| *input != (data.addr(), len)) {
+                return Err(format!(
+                    "output {index} does not lie where the input does that it replaces; say so in output_operand_aliases"
+                ));
+            }
+            // A text may have asked XLA for an output in an input's memory without telling us.
             let mut others = inputs
                 .iter()
                 .map(|input| input.bytes)
                 .chain(outputs.iter().map(|output| &*output.bytes));
             if others.any(|other| overlap(other, data.addr(), len)) {
                 return Err(format!(
-                    "output {index} shares memory with another array of the call; remove output_operand_aliases"
+                    "output {index} shares memory with another array of the call; remove output_operand_aliases, or say with \
+                     '{REPLACES}' which input it replaces"
                 ));
             }
             // SAFETY: XLA gives `len` bytes for the result, which nobody else touches during the call, and which by the check above
@@ -226,8 +239,6 @@ impl<'a> KernelCall<'a> {
                 bytes,
             });
         }
-        // SAFETY: passed on to the caller.
-        let attributes = unsafe { Attributes::of(&frame.attrs) };
         if let Some(parts) = attributes.find_integers(PARTS)? {
             take_parts(&mut inputs, &parts)?;
         }
@@ -269,6 +280,28 @@ impl<'a> KernelCall<'a> {
 /// The attribute that says which inputs are given as part of a larger array: for each its index, its first element there, how
 /// many dimensions it has, and these.
 pub(super) const PARTS: &str = "parts";
+
+/// The attribute that says which outputs replace which inputs: pairs of an input's index and an output's.
+pub(super) const REPLACES: &str = "replaces";
+
+/// Takes the elements of inputs that are replaced away; answers with the index of each output that replaces one, where that
+/// input lies, and how many bytes it has.
+fn give_up(
+    inputs: &mut [KernelInput<'_>],
+    pairs: &[i64],
+) -> Result<Vec<(usize, (usize, usize))>, String> {
+    let wrong = || format!("attribute '{REPLACES}' does not list pairs of an input and an output");
+    let pair = |&[input, output]: &[i64; 2]| {
+        let at = |number: i64| usize::try_from(number).ok();
+        let input = inputs.get_mut(at(input)?)?;
+        let bytes = input.bytes;
+        input.bytes = &bytes[..0];
+        Some((at(output)?, (bytes.as_ptr().addr(), bytes.len())))
+    };
+    let (pairs, rest) = pairs.as_chunks::<2>();
+    let found: Option<Vec<_>> = pairs.iter().map(pair).collect();
+    found.filter(|_| rest.is_empty()).ok_or_else(wrong)
+}
 
 /// Leaves of the inputs the parts that are meant.
 fn take_parts(inputs: &mut [KernelInput<'_>], parts: &[i64]) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 use ferrotune_graph::{
     Attribute, Attributes, Cost, DType, Graph, HostArray, Kernel, KernelCall, KernelRule, Mesh,
-    Platform, Sharding, Tensor, TensorType,
+    Platform, Policy, Sharding, Tensor, TensorType,
 };
 
 use crate::check::{derivative, noise, program_on, rules, run, run_on, trace_on};
@@ -207,4 +207,75 @@ fn two_kernels_of_one_name_are_refused() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("test_power"), "{error}");
+}
+
+/// `sum + x`, in the memory of `sum`.
+static ADD_TO: KernelRule = KernelRule {
+    kernel: Kernel {
+        name: "test_add_to",
+        run: |call| {
+            let (inputs, outputs) = call.parts();
+            let sums = outputs[1].as_mut_slice::<f64>()?.iter_mut();
+            sums.zip(inputs[0].as_slice::<f64>()?)
+                .for_each(|(sum, x)| *sum += x);
+            outputs[0].as_mut_slice::<f64>()?[0] = 7.0;
+            Ok(())
+        },
+    },
+    infer: |inputs: &[TensorType], _: &Attributes| {
+        Ok(vec![TensorType::new(DType::F64, &[1]), inputs[1].clone()])
+    },
+    cost: |inputs, outputs| Cost::elementwise(1.0, inputs, outputs),
+};
+
+fn add_to(g: &Graph, sum: &Tensor, x: &Tensor) -> Tensor {
+    let in_place = [(Kernel::REPLACES, Attribute::Integers(vec![1, 1]))];
+    let portable = |it: &[Tensor]| vec![g.full(7.0, DType::F64, &[1]), &it[1] + &it[0]];
+    g.kernel(&ADD_TO, &[x, sum], &in_place, portable).remove(1)
+}
+
+#[test]
+fn a_loop_adds_to_what_it_carries_in_place() {
+    let args = arguments();
+    let sum = |g: &Graph, x: &[Tensor]| {
+        let (sum, _) = g.scan(
+            Policy::recompute(),
+            vec![x[0].clone()],
+            vec![],
+            5,
+            |_, carry, _| (vec![add_to(g, &carry[0], &x[1])], vec![]),
+        );
+        // What the loop began with is read after it.
+        vec![&sum[0] + &x[0]]
+    };
+    let (program, _) = program_on(&Mesh::single(), "in_place", &args, sum);
+    assert!(program.text().contains("output_operand_aliases"));
+    let right = |_: &Graph, x: &[Tensor]| vec![&x[0] * 2.0 + &x[1] * 5.0];
+    let (found, expected) = (run("in_place", &args, sum), run("right", &args, right));
+    let (found, expected) = (found[0].as_slice::<f64>(), expected[0].as_slice::<f64>());
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-14, "{found} {expected}");
+    }
+}
+
+#[test]
+fn an_operand_that_is_replaced_and_read_too_is_copied() {
+    let args = arguments();
+    let both = |g: &Graph, x: &[Tensor]| {
+        let flat = x[0].reshape(&[32]);
+        let sum = add_to(g, &flat, &x[1].reshape(&[32]));
+        vec![sum - flat - x[1].reshape(&[32])]
+    };
+    let found = run("both", &args, both);
+    assert!(found[0].as_slice::<f64>().iter().all(|it| it.abs() < 1e-14));
+}
+
+#[test]
+#[should_panic(expected = "what the kernel `test_add_to` replaces")]
+fn a_result_of_another_type_replaces_nothing() {
+    trace_on(&Mesh::single(), "other", &arguments(), |g, x| {
+        let in_place = [(Kernel::REPLACES, Attribute::Integers(vec![1, 0]))];
+        let portable = |it: &[Tensor]| vec![g.full(7.0, DType::F64, &[1]), &it[1] + &it[0]];
+        g.kernel(&ADD_TO, &[&x[0], &x[1]], &in_place, portable)
+    });
 }
