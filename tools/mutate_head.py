@@ -9,14 +9,15 @@ Each break names a file, a text that occurs there exactly once, and what replace
 import mutants
 
 HEAD = "crates/nn/src/head/"
+VOCABULARY = "crates/cpu/src/vocabulary/"
+LOGITS = "crates/cpu/src/logits.rs"
 # In the order of how fast they find things; the first failure ends the search.
 GROUPS = ["worked", "structure", "single_pass", "rows", "oracle", "modes", "differences"]
 
 # (what is broken, file, text, replacement)
 BREAKS = [
-    ("sign of the cotangent", "fused.rs",
-     "let dz = hit.select(&rows.logprob.expand(1), &zero) - expected;",
-     "let dz = expected - hit.select(&rows.logprob.expand(1), &zero);"),
+    ("sign of the cotangent", "slopes.rs",
+     "self.at_target(hit, z) - expected", "expected - self.at_target(hit, z)"),
     ("temperature missing in the backward pass", "fused.rs",
      "dz * (1.0 / self.head.temperature)", "dz"),
     ("temperature missing in the single pass's gradient", "single_pass.rs",
@@ -25,16 +26,17 @@ BREAKS = [
      "z * (1.0 / temperature)", "z"),
     ("maximum and sum swapped", "fused.rs",
      "(scores, vec![m, found.total, mean])", "(scores, vec![found.total, m, mean])"),
-    ("the maximum is dropped in the backward pass", "fused.rs",
-     "let shifted = z - rows.m.expand(1);", "let shifted = z - rows.m.zeros_like().expand(1);"),
+    ("the maximum is dropped in the backward pass", "slopes.rs",
+     "let shifted = z - self.m.expand(1);", "let shifted = z - self.m.zeros_like().expand(1);"),
     ("the first chunk's cotangents for all", "fused.rs",
      "logprob: over_devices(&cotangents[0]),",
      "logprob: over_devices(&cotangents[0].slice(0, 0, 1).broadcast_to(&cotangents[0].dims())),"),
     ("sign of the entropy", "fused.rs", "log_total - &mean,", "mean.clone() + log_total,"),
     ("the entropy's cotangent is ignored", "fused.rs",
-     "entropy: differentiated.then(|| over_devices(&cotangents[1])),", "entropy: None,"),
-    ("the entropy's gradient without its mean", "fused.rs",
-     "weigh(&exp, &(shifted - rows.mean.expand(1)))", "weigh(&exp, &shifted)"),
+     ".then(|| [over_devices(&cotangents[1]), residuals[2].clone()]),",
+     ".then(|| [over_devices(&cotangents[1]).zeros_like(), residuals[2].clone()]),"),
+    ("the entropy's gradient without its mean", "slopes.rs",
+     "weigh(&exp, &(shifted - mean.expand(1)))", "weigh(&exp, &shifted)"),
     ("the barrier is removed", "fused.rs",
      "let dz = g.barrier(&[&dz.convert(self.projection.compute)]).remove(0);",
      "let dz = dz.convert(self.projection.compute);"),
@@ -58,7 +60,7 @@ BREAKS = [
      "let x_dn = slice[3].expand(0).select(&slice[1], &x.scalar_like(0.0));",
      "let x_dn = slice[1].clone();"),
     ("masked hidden states reach dw in the single pass", "single_pass.rs",
-     "let x_dn = mask.expand(0).select(x_dn, &zero(x));", "let x_dn = x_dn.clone();"),
+     "let x_dn = it[3].expand(0).select(x_dn, &zero(x));", "let x_dn = x_dn.clone();"),
     ("the running sum is not moved to the new maximum", "fused.rs",
      "(&self.total * &factor, moved * factor)", "(self.total.clone(), moved * factor)"),
     ("the running entropy is not moved to the new maximum", "fused.rs",
@@ -66,9 +68,8 @@ BREAKS = [
      "let moved = self.weighted.clone(); let _ = finite;"),
     ("only the last tile's logit of the target counts", "fused.rs",
      "target: &self.target + hit.select", "target: hit.select"),
-    ("exponentials keep their tile's maximum", "single_pass.rs",
-     "let factor = (m_tile - &self.m).exp() * (&self.logprob / &self.total);",
-     "let factor = (m_tile - m_tile).exp() * (&self.logprob / &self.total);"),
+    ("exponentials keep their tile's maximum", "slopes.rs",
+     "let share = (m_tile - &self.m).exp()", "let share = (m_tile - m_tile).exp()"),
     ("dx of one tile only", "fused.rs",
      "whole.dynamic_update_slice(&(before + part.expand(0)), &at)",
      "{ let _ = before; whole.dynamic_update_slice(&part.expand(0), &at) }"),
@@ -91,6 +92,43 @@ BREAKS = [
      "target.ge(&target.scalar_like(0.0)),", "target.gt(&target.scalar_like(0.0)),"),
     ("an entropy that is only reported is differentiated", "mod.rs",
      "scores.entropy.stop_gradient()", "scores.entropy"),
+    ("kernels read masked hidden states", "kernels.rs",
+     "let x = if mask.contains(&false) {", "let x = if mask.is_empty() {"),
+    ("kernels take the entropy's mean for its cotangent", "kernels.rs",
+     "[of(4), of(3) / total]", "[of(3), of(4) / total]"),
+    ("kernels do not divide by the total", "kernels.rs", "share: logprob / total,", "share: logprob,"),
+    ("kernels take tied weights for others", "kernels.rs",
+     "let weight = if tied { weight.transposed() } else { weight };",
+     "let weight = if tied && rows != columns { weight.transposed() } else { weight };"),
+    ("kernels take the target's logit for the peak", "kernels.rs",
+     "|it| it.sums.peak,", "|it| it.target,"),
+    ("a kernel's gradient by weights begins anew with each chunk", "kernels.rs",
+     "to, kept.is_some(), Threads::All", "to, false, Threads::All"),
+    ("a kernel's logits are not scaled", VOCABULARY + "mod.rs",
+     "if self.scale != 1.0 {", "if self.scale < 0.0 {"),
+    ("a kernel's target is off by one", VOCABULARY + "mod.rs",
+     "let at = target.checked_sub(first)?;", "let at = target.checked_sub(first)? + 1;"),
+    ("a kernel forgets what other threads found", VOCABULARY + "mod.rs",
+     "one.sums.join(other.sums);", "let _ = other.sums;"),
+    ("a kernel forgets targets that other threads found", VOCABULARY + "mod.rs",
+     "one.target += other.target;", "let _ = other.target;"),
+    ("a kernel's gradient by hidden states is that of one tile", VOCABULARY + "backward.rs",
+     "fresh: first_tile,", "fresh: true,"),
+    ("a kernel's gradient by weights is that of a block of tokens", VOCABULARY + "backward.rs",
+     "fresh: first == 0,", "fresh: true,"),
+    ("a kernel's gradient by hidden states is that of one thread", VOCABULARY + "backward.rs",
+     "pairs.for_each(|(dx, sum)| *dx += sum);", "pairs.for_each(|(dx, sum)| *dx += 0.0 * sum);"),
+    ("a kernel reads kept logits of another tile", VOCABULARY + "backward.rs",
+     "vocabulary.entries() + entry..]", "vocabulary.entries()..]"),
+    ("a kernel's sums keep their old maximum", LOGITS,
+     "self.total *= exp(by);", "let _ = exp(by);"),
+    ("a kernel's entropy keeps its old maximum", LOGITS,
+     "let moved = self.weighted + self.total * if by.is_finite() { by } else { 0.0 };",
+     "let moved = self.weighted;"),
+    ("a number that is none is not the largest", LOGITS,
+     "if none.contains(&true) {", "if none.contains(&true) && none.is_empty() {"),
+    ("the gradient at a kernel's target is that of any", LOGITS,
+     "self.logprob - expected(values[at])", "-expected(values[at])"),
     ("temperature zero is accepted", "mod.rs",
      "self.temperature > 0.0 && self.temperature.is_finite()", "self.temperature >= 0.0"),
 ]
@@ -98,7 +136,10 @@ BREAKS = [
 TEST = ["cargo", "test", "-q", "-p", "ferrotune-nn"]
 mutants.main(
     __doc__,
-    [mutants.replaced(what, HEAD + file, text, replacement) for what, file, text, replacement in BREAKS],
+    [
+        mutants.replaced(what, file if "/" in file else HEAD + file, text, replacement)
+        for what, file, text, replacement in BREAKS
+    ],
     TEST + ["--no-run"],
     [TEST + ["--lib"]] + [TEST + ["--test", "head", "--", group] for group in GROUPS],
 )

@@ -19,7 +19,7 @@ use crate::target::Target;
 use crate::threads::Threads;
 
 /// Tokens whose logits are in a cache at a time.
-const ROWS: usize = 256;
+const ROWS: usize = 512;
 
 /// Hidden states, the weights that make logits of them, and the entries that are sought.
 pub struct Vocabulary<'a, T, W> {

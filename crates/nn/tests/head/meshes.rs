@@ -1,6 +1,6 @@
 //! The head on meshes: what one device computes, several compute together.
 
-use ferrotune_graph::Mesh;
+use ferrotune_graph::{Mesh, Platform};
 use ferrotune_nn::{EntropyUse, HeadMode};
 
 use crate::case::{Case, Numbers};
@@ -95,6 +95,11 @@ fn every_mode_says_on_every_mesh_what_the_formulas_say() {
                 temperature: 0.7,
                 tied,
                 entropy,
+                platform: if (k / 2 + placed.1.len()).is_multiple_of(2) {
+                    Platform::Cpu
+                } else {
+                    Platform::Gpu
+                },
                 ..on(form, placed)
             };
             let expected = oracle(&n, 0.7, entropy == EntropyUse::Differentiated);
@@ -124,7 +129,7 @@ fn gradients_of_weights_are_reduced_once_and_a_split_vocabulary_exchanges_number
                 &[&args[0], &args[1]],
             )
         });
-        builder.lower(ferrotune_graph::Platform::Cpu).module.text
+        builder.lower(Platform::Cpu).module.text
     };
     let data = text(PLACED[0]);
     let dw = data

@@ -1,6 +1,7 @@
 //! The same mathematics on the host in f64, and the modes against it.
 #![allow(clippy::needless_range_loop)] // indices are those of the formulas
 
+use ferrotune_graph::Platform;
 use ferrotune_nn::{EntropyUse, HeadMode};
 
 use crate::case::{Case, Found, Numbers, distance, relative};
@@ -54,18 +55,27 @@ pub(crate) fn oracle(n: &Numbers, temperature: f64, entropy: bool) -> Found {
 /// Every mode with chunks that divide and that do not, and one chunk for all.
 pub(crate) fn forms() -> Vec<Case> {
     let all = usize::MAX;
+    let operations = |mode, tokens, vocab| Case {
+        platform: Platform::Gpu,
+        ..Case::new(mode, tokens, vocab)
+    };
     vec![
         Case::new(HeadMode::Off, all, all),
         Case::new(HeadMode::Local, 4, all),
         Case::new(HeadMode::Local, 5, all),
+        operations(HeadMode::Fused, all, all),
+        operations(HeadMode::Fused, 4, all),
+        operations(HeadMode::Fused, 5, all),
+        operations(HeadMode::Fused, all, 8),
+        operations(HeadMode::Fused, 5, 9),
+        operations(HeadMode::Fused, 1, 1),
+        operations(HeadMode::SinglePass, all, all),
+        operations(HeadMode::SinglePass, 4, all),
+        operations(HeadMode::SinglePass, 5, 9),
+        operations(HeadMode::SinglePass, all, 8),
+        // With kernels.
         Case::new(HeadMode::Fused, all, all),
-        Case::new(HeadMode::Fused, 4, all),
-        Case::new(HeadMode::Fused, 5, all),
-        Case::new(HeadMode::Fused, all, 8),
         Case::new(HeadMode::Fused, 5, 9),
-        Case::new(HeadMode::Fused, 1, 1),
-        Case::new(HeadMode::SinglePass, all, all),
-        Case::new(HeadMode::SinglePass, 4, all),
         Case::new(HeadMode::SinglePass, 5, 9),
         Case::new(HeadMode::SinglePass, all, 8),
     ]
