@@ -204,7 +204,7 @@ impl<'a> KernelCall<'a> {
         // SAFETY: passed on to the caller.
         let attributes = unsafe { Attributes::of(&frame.attrs) };
         let replaced = match attributes.find_integers(REPLACES)? {
-            Some(pairs) => give_up(&mut inputs, &pairs)?,
+            Some(pairs) => give_up(&mut inputs, &pairs, rets.len())?,
             None => Vec::new(),
         };
         let mut outputs: Vec<KernelOutput<'a>> = Vec::with_capacity(rets.len());
@@ -289,14 +289,16 @@ pub(super) const REPLACES: &str = "replaces";
 fn give_up(
     inputs: &mut [KernelInput<'_>],
     pairs: &[i64],
+    outputs: usize,
 ) -> Result<Vec<(usize, (usize, usize))>, String> {
     let wrong = || format!("attribute '{REPLACES}' does not list pairs of an input and an output");
     let pair = |&[input, output]: &[i64; 2]| {
         let at = |number: i64| usize::try_from(number).ok();
+        let output = at(output).filter(|output| *output < outputs)?;
         let input = inputs.get_mut(at(input)?)?;
         let bytes = input.bytes;
         input.bytes = &bytes[..0];
-        Some((at(output)?, (bytes.as_ptr().addr(), bytes.len())))
+        Some((output, (bytes.as_ptr().addr(), bytes.len())))
     };
     let (pairs, rest) = pairs.as_chunks::<2>();
     let found: Option<Vec<_>> = pairs.iter().map(pair).collect();
