@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, Loss, Optimizer, RouterSettings, ShardOverData, Trains,
+    Engine, EngineConfig, HeadMode, Loss, Offload, Optimizer, RouterSettings, ShardOverData, Trains,
 };
 use ferrotune_graph::{DType, Policy};
 use ferrotune_models::{ModelConfig, init_params};
@@ -127,6 +127,7 @@ fn engine(args: &BenchEngineArgs, device: &Device, model: ModelConfig) -> Result
         group_norms: Vec::new(),
         trains: Trains::All,
         shard_over_data: ShardOverData::Nothing,
+        offload: Offload::Nothing,
         router: RouterSettings::default(),
     };
     let (client, mesh, rules) = (&device.client, &device.mesh, &device.rules);

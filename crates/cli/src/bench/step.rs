@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Field, Packing, Trajectory};
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, Loss, Optimizer, RouterSettings, ShardOverData, Trains,
+    Engine, EngineConfig, HeadMode, Loss, Offload, Optimizer, RouterSettings, ShardOverData, Trains,
 };
 use ferrotune_graph::Policy;
 use ferrotune_models::{ModelConfig, init_params};
@@ -126,6 +126,7 @@ impl Bench {
             group_norms: Vec::new(),
             trains: Trains::All,
             shard_over_data: ShardOverData::Nothing,
+            offload: Offload::Nothing,
             router: RouterSettings::default(),
         };
         let mut engine = Engine::new(
