@@ -14,21 +14,37 @@ TEST = ["cargo", "test", "-q", "-p", "ferrotune-engine"]
 BUILD = [*TEST, "--lib", "--test", "engine", "--no-run"]
 TESTS = [
     [*TEST, "--lib"],
-    [*TEST, "--test", "engine", "--", "optimizer", "checkpoints", "evaluation", "structure", "accumulation", "trains", "denominators", "resuming", "shapes", "waiting", "norms", "export", "fp8"],
+    [*TEST, "--test", "engine", "--", "optimizer", "checkpoints", "evaluation", "structure", "accumulation", "trains", "denominators", "resuming", "shapes", "waiting", "norms", "export", "fp8", "whole_step", "offload"],
 ]
 
 # Name of the fault, file, what stands there, what the broken copy has instead.
 FAULTS = [
     # Accumulation.
-    ("accumulate without adding", "step.rs", "zip(&gradients).map(|(a, b)| a + b)", "zip(&gradients).map(|(_, b)| b.clone())"),
-    ("accumulate the mean", "step.rs", "zip(&gradients).map(|(a, b)| a + b)", "zip(&gradients).map(|(a, b)| (a + b) * 0.5)"),
-    ("metrics of the last micro-batch alone", "step.rs", "m.combine.apply(b, &m.value)", "{ let _ = b; m.value.clone() }"),
-    ("accumulators not donated", "step.rs", "builder.output_replacing(site.params, &gradients, &sums);", "builder.output(site.params, &gradients);"),
-    ("moments not donated", "step.rs", "builder.output_replacing(state, &new.state, &moments);", "builder.output(state, &new.state);"),
-    ("parameters not donated", "step.rs", "builder.output_replacing(site.params, &new.params, &params);", "builder.output(site.params, &new.params);"),
+    ("accumulate without adding", "step/gradient.rs", "zip(&self.gradients).map(|(a, b)| a + b)", "zip(&self.gradients).map(|(_, b)| b.clone())"),
+    ("accumulate the mean", "step/gradient.rs", "zip(&self.gradients).map(|(a, b)| a + b)", "zip(&self.gradients).map(|(a, b)| (a + b) * 0.5)"),
+    ("metrics of the last micro-batch alone", "step/gradient.rs", "m.combine.apply(before, &m.value)", "{ let _ = before; m.value.clone() }"),
+    ("accumulators not donated", "step/gradient.rs", "builder.output_replacing(site.accumulators, &gradients, &sums);", "builder.output(site.accumulators, &gradients);"),
+    ("moments not donated", "step/update.rs", "builder.output_replacing(site.state, &new.state, &self.moments);", "builder.output(site.state, &new.state);"),
+    ("parameters not donated", "step/update.rs", "builder.output_replacing(site.params, &new.params, &self.params);", "builder.output(site.params, &new.params);"),
     ("mixed losses are accumulated", "engine.rs", "filter(|a| a.loss != loss.name)", "filter(|_| false)"),
     ("abandon forgets nothing", "engine.rs", "    pub fn abandon(&mut self) {\n        self.accumulation = None;", "    pub fn abandon(&mut self) {"),
-    ("steps are not counted", "engine.rs", "self.step += 1;", ""),
+    ("steps are not counted", "engine/train.rs", "self.step += 1;", ""),
+    # Whole steps.
+    ("the first micro-batch alone", "step/gradient.rs", "so_far[so_far.len() - 1].lt(count)", "so_far[so_far.len() - 1].lt(&(count - 1.0))"),
+    ("all places are walked through", "step/gradient.rs", "so_far[so_far.len() - 1].lt(count)", "{ let _ = count; so_far[so_far.len() - 1].lt(&count.scalar_like(rows[0].dim(0) as f64)) }"),
+    ("one micro-batch twice", "step/gradient.rs", "&at(rows, place));", "&at(rows, &(place - 1.0)));"),
+    ("histories of the first micro-batch", "step/gradient.rs", "let weights = Weights { scaling, ..weights };", "let _ = scaling;"),
+    ("a program that is too small", "engine/train.rs", "range(key(count)..=key(usize::MAX))", "range(key(1)..=key(usize::MAX))"),
+    ("a program for every number", "engine/train.rs", "range(key(count)..=key(usize::MAX))", "range(key(count)..=key(count))"),
+    ("rows of another shape join a step", "engine/train.rs", "others.any(|it| shape(it) != (rows, width))", "others.all(|it| shape(it) != (rows, width))"),
+    ("a step joins an accumulation", "engine/train.rs", "if self.accumulation.is_some() {", "if self.accumulation.is_none() && loss.name.is_empty() {"),
+    # Offload.
+    ("moments stay on the device", "engine.rs", "        let state = state.moved_to(self.config.offload.rest())?;\n", ""),
+    ("moments begin on the device", "engine.rs", "Some(zeros(client, &state_layout)?.moved_to(config.offload.rest())?)", "Some(zeros(client, &state_layout)?)"),
+    ("moments are restored to the device", "engine/saving.rs", "\"optimizer\" => group.moved_to", "\"moments\" => group.moved_to"),
+    ("moments are not brought in", "engine.rs", "        let state = state.moved_to(Memory::Device)?;\n", ""),
+    ("offloaded steps are whole", "engine/train.rs", "if self.config.offload != Offload::Nothing || others", "if others"),
+    ("offloaded bytes are counted", "engine/state.rs", "it.memory() == Memory::Device", "it.memory() == Memory::Device || !it.is_empty()"),
     # The gate.
     ("norm is not rooted", "optimizer/gate.rs", "let grad_norm = total.sqrt();", "let grad_norm = total;"),
     ("clip by the wrong quotient", "optimizer/gate.rs", "&(&limit / &grad_norm)", "&(&grad_norm / &limit)"),
@@ -63,17 +79,18 @@ FAULTS = [
     ("a shape is not remembered", "engine/shapes.rs", "!self.seen.contains(it)", "self.seen.contains(it)"),
     ("one shape more than the limit", "engine/shapes.rs", "self.seen.len() < self.limit", "self.seen.len() <= self.limit"),
     ("scores of any shape", "engine/reading.rs", "([key.0, key.1], Instant::now());\n            self.shapes.check(shape)?;", "([key.0, key.1], Instant::now());"),
-    ("another micro-batch is said to be awaited", "engine.rs", "self.micro_batches + 1 - self", "self.micro_batches + 2 - self"),
+    ("another micro-batch is said to be awaited", "engine.rs", "self.micro_batches += 1;", "self.micro_batches += 2;"),
     ("a group's norm of another parameter", "optimizer/gate.rs", "places.iter().map(|i| &squares[*i])", "places.iter().map(|_| &squares[0])"),
     ("a group's norm is not rooted", "optimizer/gate.rs", "group_norms.map(|it| it.sqrt())", "group_norms.map(|it| it)"),
     # Histories of 8-bit products.
     ("histories never move", "engine.rs", "        self.scaling = scaling;\n", "        drop(scaling);\n"),
-    ("histories are counted in the norm", "step.rs", "let scaling = gradients.split_off(params.len());", "let scaling = gradients.split_off(params.len()); gradients[0] = &gradients[0] + scaling.iter().map(|s| s.sum_all()).reduce(|a, b| a + b).unwrap_or_else(|| gradients[0].scalar_like(0.0));"),
-    ("evaluation in wide products", "step.rs", "terms(site, loss, [&params, &frozen, &scaling], &rows, false)", "terms(&Site { scaling: &Layout::new(site.mesh, site.rules, &[])?, ..*site }, loss, [&params, &frozen, &scaling[..0]], &rows, false)"),
+    ("histories are counted in the norm", "step/gradient.rs", "let scaling = gradients.split_off(weights.params.len());", "let scaling = gradients.split_off(weights.params.len()); gradients[0] = &gradients[0] + scaling.iter().map(|s| s.sum_all()).reduce(|a, b| a + b).unwrap_or_else(|| gradients[0].scalar_like(0.0));"),
+    ("evaluation in wide products", "step/gradient.rs", "terms(site, loss, given.weights(), &rows, false)", "terms(&Site { scaling: &Layout::new(site.mesh, site.rules, &[])?, ..*site }, loss, Weights { scaling: &[], ..given.weights() }, &rows, false)"),
     # Reading.
     ("a snapshot of zeros", "engine/reading.rs", "Ok(results?.remove(0))", "drop(results?); Group::upload(&self.client, &self.param_layout, &self.params.as_ref().ok_or(Error::StateLost)?.layout().specs().iter().map(|s| ferrotune_graph::HostArray::zeros(s.dtype, &s.dims)).collect::<Vec<_>>()).map_err(Error::from)"),
     ("scores carry the weights", "scores.rs", "        if weighted {", "        if weighted || config.temperature > 0.0 {"),
     # Checkpoints.
+    ("another version is read", "checkpoint/manifest.rs", "if found != Some(u64::from(SCHEMA)) {", "if found == Some(u64::from(SCHEMA + 1)) {"),
     ("restore without the optimizer", "engine/saving.rs", "self.state = Some(next());", "drop(next());"),
     ("restore without the step", "engine/saving.rs", "self.step = step;", "let _ = step;"),
     ("restore without random state", "engine/saving.rs", "&layouts)?;\n        let placed", "&layouts)?;\n        let mut arrays = arrays;\n        for it in arrays[1].iter_mut().filter(|it| it.dtype() == ferrotune_graph::DType::S32) { *it = ferrotune_graph::HostArray::zeros(it.dtype(), it.dims()); }\n        let placed"),

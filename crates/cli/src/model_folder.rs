@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Optimizer, RouterSettings,
+    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Offload, Optimizer, RouterSettings,
     ShardOverData, Trains,
 };
 use ferrotune_graph::{HostArray, Policy};
@@ -132,6 +132,7 @@ pub(crate) fn scoring_engine(
         group_norms: Vec::new(),
         trains,
         shard_over_data: ShardOverData::Nothing,
+        offload: Offload::Nothing,
         router: RouterSettings::default(),
     };
     Engine::new(

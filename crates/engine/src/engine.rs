@@ -11,17 +11,17 @@ mod state;
 mod train;
 mod waiting;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Field, Rows};
 use ferrotune_graph::{HostArray, Mesh, Rules};
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::ParamSpec;
-use ferrotune_pjrt::Client;
+use ferrotune_pjrt::{Client, Memory};
 use ferrotune_program::{Argument, Group, Layout, Leaf, Program};
 
-pub use config::{EngineConfig, RouterSettings, Trains};
+pub use config::{EngineConfig, Offload, RouterSettings, Trains};
 use division::Division;
 pub(crate) use division::fits;
 pub use report::{Pending, Scores, Skipped, UpdateReport};
@@ -41,7 +41,7 @@ use crate::step::{self, GradientProgram, ScoreProgram, Site, StepProgram, Update
 /// Name of the loss, rows, width, and whether the program adds to an accumulation.
 type GradientKey = (String, usize, usize, bool);
 
-/// Name of the loss, micro-batches, rows, width.
+/// Name of the loss, rows, width, and how many micro-batches there may be.
 type StepKey = (String, usize, usize, usize);
 
 struct Accumulation {
@@ -71,6 +71,7 @@ pub struct Engine {
     frozen: Group,
     /// Of the frozen parameters' values.
     fingerprint: Option<String>,
+    /// At rest where [`EngineConfig::offload`] says.
     state: Option<Group>,
     /// Histories of 8-bit products, after the last micro-batch.
     scaling: Group,
@@ -86,7 +87,7 @@ pub struct Engine {
     gradient_programs: HashMap<GradientKey, GradientProgram>,
     evaluation_programs: HashMap<(String, usize, usize), GradientProgram>,
     score_programs: HashMap<(usize, usize), ScoreProgram>,
-    step_programs: HashMap<StepKey, StepProgram>,
+    step_programs: BTreeMap<StepKey, StepProgram>,
     snapshot_program: Option<Program>,
     update_program: Option<UpdateProgram>,
     step: u64,
@@ -152,7 +153,7 @@ impl Engine {
             params: Some(upload(&param_layout, division.trained(&arrays))?),
             frozen: upload(&frozen_layout, division.frozen(&arrays))?,
             fingerprint: division.fingerprint(&arrays),
-            state: Some(zeros(client, &state_layout)?),
+            state: Some(zeros(client, &state_layout)?.moved_to(config.offload.rest())?),
             scaling: zeros(client, &scaling_layout)?,
             client: client.clone(),
             mesh: mesh.clone(),
@@ -177,7 +178,7 @@ impl Engine {
             gradient_programs: HashMap::new(),
             evaluation_programs: HashMap::new(),
             score_programs: HashMap::new(),
-            step_programs: HashMap::new(),
+            step_programs: BTreeMap::new(),
             snapshot_program: None,
             update_program: None,
             step: 0,
@@ -326,6 +327,7 @@ impl Engine {
         let (Some(params), Some(state)) = (self.params.take(), self.state.take()) else {
             return Err(Error::StateLost);
         };
+        let state = state.moved_to(Memory::Device)?;
         let results = update.program.call(vec![
             Argument::Moved(params),
             Argument::Moved(state),
@@ -335,6 +337,7 @@ impl Engine {
         self.update_program = Some(update);
         let [params, state, report] =
             <[Group; 3]>::try_from(results?).expect("the update has three groups of results");
+        let state = state.moved_to(self.config.offload.rest())?;
         Ok(self.advanced(params, state, (report, metrics)))
     }
 
@@ -348,7 +351,8 @@ impl Engine {
     /// # Errors
     /// A failure of the device.
     pub fn reset_optimizer(&mut self) -> Result<(), Error> {
-        self.state = Some(zeros(&self.client, &self.state_layout)?);
+        let zeros = zeros(&self.client, &self.state_layout)?;
+        self.state = Some(zeros.moved_to(self.config.offload.rest())?);
         Ok(())
     }
 }

@@ -56,8 +56,8 @@ mod step;
 
 pub use data_shards::ShardOverData;
 pub use engine::{
-    Awaited, Compiled, DeviceWait, Engine, EngineConfig, Pending, RouterSettings, Scores, Skipped,
-    Trains, UpdateReport,
+    Awaited, Compiled, DeviceWait, Engine, EngineConfig, Offload, Pending, RouterSettings, Scores,
+    Skipped, Trains, UpdateReport,
 };
 pub use error::Error;
 pub use ferrotune_models::{HfLayout, Lora};

@@ -50,6 +50,7 @@ opaque!(
     RawExecutable,
     RawLoaded,
     RawBuffer,
+    RawMemory,
     RawTopology
 );
 
@@ -138,6 +139,11 @@ calls! {
         description: *mut RawDescription = 16, num_attributes: usize = 24, attributes: *const NamedValue = 32,
     }
     DeviceGetDescription = "PJRT_Device_GetDescription" at 272, 32 { device: *mut RawDevice = 16, description: *mut RawDescription = 24 }
+    DeviceAddressableMemories = "PJRT_Device_AddressableMemories" at 296, 40 {
+        device: *mut RawDevice = 16, memories: *const *mut RawMemory = 24, num_memories: usize = 32,
+    }
+    DeviceDefaultMemory = "PJRT_Device_DefaultMemory" at 304, 32 { device: *mut RawDevice = 16, memory: *mut RawMemory = 24 }
+    MemoryKind = "PJRT_Memory_Kind" at 328, 40 { memory: *mut RawMemory = 16, kind: *const u8 = 24, kind_size: usize = 32 }
 
     ExecutableDestroy = "PJRT_Executable_Destroy" at 360, 24 { executable: *mut RawExecutable = 16 }
     ExecutableNumOutputs = "PJRT_Executable_NumOutputs" at 392, 32 { executable: *mut RawExecutable = 16, num_outputs: usize = 24 }
@@ -197,6 +203,9 @@ calls! {
     }
     ExecutableOutputDimensions = "PJRT_Executable_OutputDimensions" at 768, 48 {
         executable: *mut RawExecutable = 16, num_outputs: usize = 24, dims: *const i64 = 32, dim_sizes: *const usize = 40,
+    }
+    BufferCopyToMemory = "PJRT_Buffer_CopyToMemory" at 776, 40 {
+        buffer: *mut RawBuffer = 16, dst_memory: *mut RawMemory = 24, dst_buffer: *mut RawBuffer = 32,
     }
     ExecutableGetCompiledMemoryStats = "PJRT_Executable_GetCompiledMemoryStats" at 808, 144 {
         executable: *mut RawExecutable = 16,

@@ -6,7 +6,7 @@ use crate::{
     ArraySpec, DType, Error, HostArray, Mesh, Result,
     abi::{self, RawBuffer},
     api::{Api, Event},
-    client::ClientInner,
+    client::{ClientInner, Device},
     kernel::Watch,
     placement::Placement,
 };
@@ -18,10 +18,21 @@ pub struct Array {
     spec: Arc<ArraySpec>,
     mesh: Mesh,
     buffers: Box<[Buffer]>,
+    memory: Memory,
     /// The run that it comes from, if that calls kernels.
     watch: Option<Arc<Watch>>,
     // Last: buffers must be destroyed before their client.
     client: Arc<ClientInner>,
+}
+
+/// Where arrays lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// On the devices, where programs read them.
+    #[default]
+    Device,
+    /// With the host, out of the way.
+    Host,
 }
 
 /// An owned buffer of one device.
@@ -55,6 +66,50 @@ impl Array {
     #[must_use]
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// Starts copying it to another memory and returns the copy at once. The original may be dropped; its memory is free when the
+    /// copy is done.
+    ///
+    /// # Errors
+    /// [`Error::NoHostMemory`] when the plugin has none (see [`Client::has_host_memory`](crate::Client::has_host_memory));
+    /// [`Error::Xla`] when there is no room.
+    pub fn copy_to(&self, memory: Memory) -> Result<Array> {
+        let devices = self.client.devices_of(&self.mesh)?;
+        let copy = |(buffer, device): (&Buffer, &Device)| {
+            let to = match memory {
+                Memory::Device => device.memory,
+                Memory::Host => device.host_memory,
+            };
+            if to.is_null() {
+                return Err(Error::NoHostMemory {
+                    platform: self.client.platform_name().to_owned(),
+                });
+            }
+            let mut args = abi::BufferCopyToMemory::new();
+            (args.buffer, args.dst_memory) = (buffer.raw, to);
+            // SAFETY: the buffer is live, the memory is one of its client's, and the new buffer is ours.
+            unsafe { buffer.api.call(&mut args) }?;
+            Ok(Buffer {
+                api: buffer.api,
+                raw: args.dst_buffer,
+            })
+        };
+        let buffers: Result<Box<[Buffer]>> = self.buffers.iter().zip(devices).map(copy).collect();
+        Ok(Array {
+            spec: Arc::clone(&self.spec),
+            mesh: self.mesh.clone(),
+            buffers: buffers?,
+            memory,
+            watch: self.watch.clone(),
+            client: Arc::clone(&self.client),
+        })
     }
 
     /// Waits until the values are there.
@@ -162,6 +217,7 @@ impl Array {
             spec: Arc::clone(spec),
             mesh: mesh.clone(),
             buffers,
+            memory: Memory::Device,
             watch,
             client: Arc::clone(client),
         }
@@ -263,6 +319,7 @@ pub(crate) fn upload(
         spec,
         mesh: mesh.clone(),
         buffers: buffers.into(),
+        memory: Memory::Device,
         watch: None,
         client: Arc::clone(client),
     })

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     Array, ArraySpec, Error, Executable, HostArray, Mesh, Module, Platform, Plugin, Result,
-    abi::{self, RawClient, RawDevice},
+    abi::{self, RawClient, RawDevice, RawMemory},
     api::Api,
     array, compile,
 };
@@ -31,7 +31,14 @@ pub(crate) struct ClientInner {
 pub(crate) struct Device {
     pub(crate) raw: *mut RawDevice,
     pub(crate) id: i32,
+    /// Its own memory.
+    pub(crate) memory: *mut RawMemory,
+    /// Memory of the host that it copies from and to; null if there is none.
+    pub(crate) host_memory: *mut RawMemory,
 }
+
+/// What plugins call memory of the host that a device reaches by itself.
+const PINNED_HOST: &str = "pinned_host";
 
 // SAFETY: client and devices are handles that the PJRT C API allows to be used from any thread at once; the client is destroyed
 // only when the last owner is gone.
@@ -119,6 +126,13 @@ impl Client {
         &self.0.platform_version
     }
 
+    /// Whether arrays can lie in the memory of the host: see [`Array::copy_to`].
+    #[must_use]
+    pub fn has_host_memory(&self) -> bool {
+        let mut devices = self.0.devices.iter();
+        devices.all(|device| !device.host_memory.is_null())
+    }
+
     /// The plugin behind this client.
     #[must_use]
     pub fn plugin(&self) -> &Plugin {
@@ -164,9 +178,17 @@ impl ClientInner {
             id.description = description.description;
             // SAFETY: the description belongs to a live device.
             unsafe { api.call(&mut id) }?;
+            let mut memory = abi::DeviceDefaultMemory::new();
+            memory.device = device;
+            // SAFETY: as above.
+            let known = unsafe { api.call(&mut memory) };
+            // A plugin that does not tell of memories has no other than the device's own.
+            let other = known.and_then(|()| host_memory(api, device));
             self.devices.push(Device {
                 raw: device,
                 id: id.id,
+                memory: memory.memory,
+                host_memory: other.unwrap_or(ptr::null_mut()),
             });
         }
 
@@ -220,6 +242,29 @@ impl fmt::Debug for Client {
             self.platform_name()
         )
     }
+}
+
+/// The host's memory as the device reaches it, or null.
+fn host_memory(api: Api, device: *mut RawDevice) -> Result<*mut RawMemory> {
+    let mut memories = abi::DeviceAddressableMemories::new();
+    memories.device = device;
+    // SAFETY: the device belongs to a live client.
+    unsafe { api.call(&mut memories) }?;
+    // SAFETY: the plugin says that there are this many, and keeps them as long as the client.
+    let memories = unsafe { array_of(memories.memories, memories.num_memories) };
+    for &memory in memories {
+        let mut kind = abi::MemoryKind::new();
+        kind.memory = memory;
+        // SAFETY: the memory belongs to a live client, and so does its text.
+        let name = unsafe {
+            api.call(&mut kind)?;
+            text_of(kind.kind, kind.kind_size)
+        };
+        if name == PINNED_HOST {
+            return Ok(memory);
+        }
+    }
+    Ok(ptr::null_mut())
 }
 
 /// A slice of the plugin's memory; null with length zero is an empty slice.

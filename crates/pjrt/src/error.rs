@@ -235,6 +235,14 @@ pub enum Error {
         /// Devices there are.
         made: usize,
     },
+    /// An array for the memory of the host, where the plugin offers none.
+    #[error(
+        "the {platform} plugin has no host memory that its devices copy to: leave the array on the devices"
+    )]
+    NoHostMemory {
+        /// What the plugin calls its platform.
+        platform: String,
+    },
     /// A client of no device, or of more than it can have.
     #[error("a CPU client has at least one device and at most {most}, not {asked}")]
     CpuDevices {

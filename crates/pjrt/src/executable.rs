@@ -3,7 +3,7 @@
 use std::{fmt, ptr, sync::Arc};
 
 use crate::{
-    ArgSpec, Array, ArraySpec, Error, Kernel, Mesh, Operations, Result,
+    ArgSpec, Array, ArraySpec, Error, Kernel, Memory, Mesh, Operations, Result,
     abi::{self, RawBuffer, RawEvent, RawLoaded},
     api::Event,
     client::ClientInner,
@@ -207,6 +207,10 @@ impl Executable {
                     format!("mesh {}", array.mesh()),
                 );
                 return Err(self.mismatch(index, expected, got));
+            }
+            if array.memory() != Memory::Device {
+                let (expected, got) = ("an array on the devices", "one in host memory");
+                return Err(self.mismatch(index, expected.into(), got.into()));
             }
             if !same(array.spec(), &expected.spec) {
                 return Err(self.mismatch(

@@ -80,7 +80,7 @@ mod sharding;
 mod survey;
 mod topology;
 
-pub use array::Array;
+pub use array::{Array, Memory};
 pub use client::Client;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorCode, Result};

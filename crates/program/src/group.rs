@@ -1,6 +1,6 @@
 //! Arrays on the device that belong together.
 
-use ferrotune_pjrt::{Array, Client, HostArray};
+use ferrotune_pjrt::{Array, Client, HostArray, Memory};
 
 use crate::layout::Layout;
 use crate::program::Error;
@@ -83,6 +83,33 @@ impl Group {
             .iter()
             .map(|a| a.to_host().map_err(Error::from))
             .collect()
+    }
+
+    /// Where the arrays lie: with the host if any of them does.
+    pub fn memory(&self) -> Memory {
+        let away = |a: &Array| a.memory() == Memory::Host;
+        match self.arrays.iter().any(away) {
+            true => Memory::Host,
+            false => Memory::Device,
+        }
+    }
+
+    /// Moves the arrays to a memory, if they do not lie there. Returns before it is done; what they took is free as soon as they
+    /// are copied.
+    ///
+    /// # Errors
+    /// A plugin without host memory, or a memory without room.
+    pub fn moved_to(self, memory: Memory) -> Result<Self, Error> {
+        let moved = |a: Array| match a.memory() == memory {
+            true => Ok(a),
+            false => a.copy_to(memory),
+        };
+        let arrays = self.arrays.into_iter().map(moved);
+        let arrays: Result<Vec<Array>, _> = arrays.collect();
+        Ok(Self {
+            layout: self.layout,
+            arrays: arrays?,
+        })
     }
 
     /// Waits until all arrays are computed.

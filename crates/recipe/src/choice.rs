@@ -161,6 +161,16 @@ choice! {
 }
 
 choice! {
+    /// What lies in the memory of the host while no step of the device reads it.
+    Offload {
+        /// Nothing.
+        Nothing = "nothing",
+        /// What the optimizer keeps: brought to the device for an update, and taken back behind it.
+        Moments = "moments",
+    }
+}
+
+choice! {
     /// The number format in which AdamW keeps its two running means. They are computed in f32.
     MomentDtype {
         /// 8 bytes a parameter.

@@ -44,7 +44,7 @@ mod tests;
 
 pub use choice::{
     Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
-    MomentDtype, OnNonFinite, OptimizerKind, PadPosition, RowBalance, ShardOverData,
+    MomentDtype, Offload, OnNonFinite, OptimizerKind, PadPosition, RowBalance, ShardOverData,
 };
 pub use diagnostics::{Diagnostic, Diagnostics};
 pub use mesh::sharding_rules;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::choice::{
     Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
-    MomentDtype, OnNonFinite, OptimizerKind, PadPosition, RowBalance, ShardOverData,
+    MomentDtype, Offload, OnNonFinite, OptimizerKind, PadPosition, RowBalance, ShardOverData,
 };
 use crate::spec::{Base, above, between, count, derived, preset, required, settings, text, unset};
 
@@ -201,10 +201,12 @@ settings! {
         /// Patterns of parameters (`"*/attn/*"`, where `*` stands for any characters): the gradient norm of those that fit one is
         /// the metric `grad_norm/PATTERN`.
         group_norms: Vec<String> = preset(Vec::new());
-        /// Micro-batches that the host hands to the device before the first of them is done.
+        /// Updates that the host hands to the device before the first of them is done.
         max_inflight: usize = preset(2).within(count(1).at_most(1024.0));
         /// What copies of the model split among themselves.
         shard_over_data: ShardOverData = preset(ShardOverData::Nothing);
+        /// What makes room on devices that have a memory of their own. Steps are then handed to the device micro-batch by micro-batch.
+        offload: Offload = preset(Offload::Nothing);
     }
 }
 

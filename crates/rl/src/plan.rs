@@ -103,6 +103,19 @@ impl Plan {
         }
     }
 
+    /// The most micro-batches that an update of this phase may have: each of its sequences fills a row at most.
+    pub fn most_micro_batches(&self, phase: Phase) -> usize {
+        let sequences = match phase {
+            Phase::Warmup => self.warmup.as_ref().map(|it| it.batch_size),
+            Phase::Grpo => self
+                .grpo
+                .as_ref()
+                .map(|it| it.prompts_per_step * it.group_size / it.updates_per_step),
+        };
+        let rows = sequences.unwrap_or(0).div_ceil(self.rows_per_micro_batch);
+        rows.max(1)
+    }
+
     /// Whether held-out problems are answered after this step: the last of a phase, and every so many of reinforcement.
     pub fn evaluates_after(&self, step: u64) -> bool {
         let warmup = self.warmup_steps();

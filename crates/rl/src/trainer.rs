@@ -20,7 +20,7 @@ use crate::plan::{Phase, Plan, Reinforcement};
 use crate::problems::RunData;
 use crate::report;
 use crate::seeds::{Stream, stream_seed};
-use crate::update::{OptimizerBatch, update};
+use crate::update::{OptimizerBatch, compile, update};
 
 /// After so many updates in a row without a finite gradient the run has failed.
 const HOPELESS: u32 = 10;
@@ -35,12 +35,10 @@ pub enum Activity {
         /// Answers of the step.
         total: usize,
     },
-    /// Micro-batches of an update.
+    /// An update.
     Updating {
-        /// Micro-batches handed to the device.
-        done: usize,
-        /// Micro-batches of this update.
-        total: usize,
+        /// What it learns from.
+        micro_batches: usize,
     },
     /// Answers of the held-out problems.
     Evaluating {
@@ -151,12 +149,15 @@ impl Trainer {
     /// # Errors
     /// What the device says of it.
     pub fn compile(&mut self) -> Result<()> {
-        let (rows, width) = (self.plan.rows_per_micro_batch, self.plan.packing.budget);
-        if self.completed < self.plan.warmup_steps() {
-            self.engine.compile(rows, width, &self.imitation)?;
-        }
-        if let Some(policy) = &self.policy {
-            self.engine.compile(rows, width, policy)?;
+        let warmup = (Phase::Warmup, Some(&self.imitation));
+        let warmup = Some(warmup).filter(|_| self.completed < self.plan.warmup_steps());
+        for (phase, loss) in warmup
+            .into_iter()
+            .chain([(Phase::Grpo, self.policy.as_ref())])
+        {
+            if let Some(loss) = loss {
+                compile(&mut self.engine, &self.plan, phase, loss)?;
+            }
         }
         Ok(())
     }
@@ -254,6 +255,7 @@ impl Trainer {
             OptimizerBatch {
                 trajectories: &batch,
                 aggregation: Aggregation::TokenMean,
+                phase: Phase::Warmup,
                 loss: &self.imitation,
                 rate,
             },
@@ -288,6 +290,7 @@ impl Trainer {
             let part = OptimizerBatch {
                 trajectories: part,
                 aggregation: grpo.aggregation,
+                phase: Phase::Grpo,
                 loss: policy,
                 rate,
             };

@@ -4,15 +4,24 @@ use ferrotune_batch::{Aggregation, Trajectory};
 use ferrotune_engine::{Engine, Loss, Pending};
 
 use crate::error::Result;
-use crate::plan::Plan;
+use crate::plan::{Phase, Plan};
 use crate::trainer::Activity;
 
 /// What an update learns from.
 pub(crate) struct OptimizerBatch<'a> {
     pub(crate) trajectories: &'a [Trajectory],
     pub(crate) aggregation: Aggregation,
+    /// Of the run, which says how many micro-batches there may be.
+    pub(crate) phase: Phase,
     pub(crate) loss: &'a Loss,
     pub(crate) rate: f64,
+}
+
+/// Compiles what updates of a phase run: a program for the most micro-batches that one may have, so that no batch, however its
+/// answers fit into rows, needs another one.
+pub(crate) fn compile(engine: &mut Engine, plan: &Plan, phase: Phase, loss: &Loss) -> Result<()> {
+    let (rows, width) = (plan.rows_per_micro_batch, plan.packing.budget);
+    Ok(engine.compile_step(plan.most_micro_batches(phase), rows, width, loss)?)
 }
 
 /// Hands the update to the device and answers before it is done.
@@ -31,13 +40,10 @@ pub(crate) fn update(
         .map_err(ferrotune_batch::Refused::from)?;
     let rows = plan.packing.pack(batch.trajectories, &weights)?;
     let micro_batches = rows.micro_batches(plan.rows_per_micro_batch)?;
-    let total = micro_batches.len();
-    for (done, micro_batch) in micro_batches.iter().enumerate() {
-        engine.forward_backward(micro_batch, batch.loss)?;
-        watch(Activity::Updating {
-            done: done + 1,
-            total,
-        });
-    }
-    Ok(engine.update(batch.rate)?)
+    // Of those that are compiled, the engine takes the first that is large enough: here always the same.
+    compile(engine, plan, batch.phase, batch.loss)?;
+    watch(Activity::Updating {
+        micro_batches: micro_batches.len(),
+    });
+    Ok(engine.train(&micro_batches, batch.loss, batch.rate)?)
 }

@@ -1,9 +1,9 @@
 //! What the engine adds to the programs that it runs: the same executables called by it, and bare.
 //!
 //! *Bare* is a list of calls with rows and learning rate on the device beforehand; nothing is checked, uploaded, reported or
-//! waited for before the end. Steps of both kinds take turns, so that a slower moment of the machine meets both. The models are
-//! small, and what the host does stands out: layers in a loop give a few arrays, layers written out (the last one is of another
-//! kind, so no pattern repeats) some three hundred.
+//! waited for before the end. Steps of all kinds take turns, forth and back, so that a slower moment of the machine, or what a step
+//! leaves behind, meets all of them. The models are small, and what the host does stands out: layers in a loop give a few arrays,
+//! layers written out (the last one is of another kind, so no pattern repeats) some three hundred.
 
 mod bare;
 
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, Loss, Optimizer, RouterSettings, ShardOverData, Trains,
+    Engine, EngineConfig, HeadMode, Loss, Offload, Optimizer, Pending, RouterSettings,
+    ShardOverData, Trains,
 };
 use ferrotune_graph::{DType, Policy};
 use ferrotune_models::{ModelConfig, init_params};
@@ -127,6 +128,7 @@ fn engine(args: &BenchEngineArgs, device: &Device, model: ModelConfig) -> Result
         group_norms: Vec::new(),
         trains: Trains::All,
         shard_over_data: ShardOverData::Nothing,
+        offload: Offload::Nothing,
         router: RouterSettings::default(),
     };
     let (client, mesh, rules) = (&device.client, &device.mesh, &device.rules);
@@ -149,6 +151,15 @@ fn micro_batches(args: &BenchEngineArgs, count: usize) -> Result<Vec<Rows>, Fail
     packed.micro_batches(args.rows).or_fail()
 }
 
+/// Whose step it is.
+#[derive(Clone, Copy)]
+enum Turn {
+    BareParts,
+    Parts,
+    BareWhole,
+    Whole,
+}
+
 /// Seconds that steps of one kind took.
 #[derive(Default)]
 struct Times {
@@ -159,6 +170,11 @@ struct Times {
 }
 
 impl Times {
+    fn add(&mut self, (host, engine): (Duration, Duration)) {
+        self.host.push(host);
+        self.engine.push(engine);
+    }
+
     fn numbers(&self) -> Value {
         let (engine, bare) = (median(&self.engine), median(&self.bare));
         json!({
@@ -189,39 +205,40 @@ fn measure(
     let (mut parts, mut whole) = (Times::default(), Times::default());
     let (mut micro_batch, mut update) = (Vec::new(), Vec::new());
     for step in 0..WARM_UP + args.steps {
-        let counts = step >= WARM_UP;
-        let begun = Instant::now();
-        bare.parts(engine)?;
-        let bare_parts = begun.elapsed();
-        let by_parts = engine_step(engine, |engine| {
-            let mut waited = engine.waited();
+        let mut turns = [Turn::BareParts, Turn::Parts, Turn::BareWhole, Turn::Whole];
+        if step % 2 == 1 {
+            turns.reverse();
+        }
+        for turn in turns {
             let begun = Instant::now();
-            for rows in &rows {
-                engine.forward_backward(rows, &loss).or_fail()?;
+            match turn {
+                Turn::BareParts => {
+                    bare.parts(engine)?;
+                    parts.bare.push(begun.elapsed());
+                }
+                Turn::BareWhole => {
+                    bare.whole(engine, count)?;
+                    whole.bare.push(begun.elapsed());
+                }
+                Turn::Parts => {
+                    let times = engine_step(engine, |engine| {
+                        let (pending, [gathered, updated]) = by_parts(engine, &rows, &loss)?;
+                        micro_batch.push(gathered / count as u32);
+                        update.push(updated);
+                        Ok(pending)
+                    })?;
+                    parts.add(times);
+                }
+                Turn::Whole => {
+                    let step = |engine: &mut Engine| engine.train(&rows, &loss, RATE).or_fail();
+                    whole.add(engine_step(engine, step)?);
+                }
             }
-            waited = engine.waited() - waited;
-            let gathered = begun.elapsed().saturating_sub(waited);
-            let pending = engine.update(RATE).or_fail()?;
-            let updated = begun.elapsed().saturating_sub(waited + gathered);
-            if counts {
-                micro_batch.push(gathered / count as u32);
-                update.push(updated);
-            }
-            Ok(pending)
-        })?;
-        let begun = Instant::now();
-        bare.whole(engine, count)?;
-        let bare_whole = begun.elapsed();
-        let as_one = engine_step(engine, |engine| engine.train(&rows, &loss, RATE).or_fail())?;
-        if counts {
-            for (times, bare, (host, all)) in [
-                (&mut parts, bare_parts, by_parts),
-                (&mut whole, bare_whole, as_one),
-            ] {
-                times.host.push(host);
-                times.engine.push(all);
-                times.bare.push(bare);
-            }
+        }
+        if step + 1 == WARM_UP {
+            (parts, whole) = (Times::default(), Times::default());
+            micro_batch.clear();
+            update.clear();
         }
     }
     Ok(json!({
@@ -233,10 +250,27 @@ fn measure(
     }))
 }
 
+/// A step call by call, and the host's time in the calls: of all micro-batches, and of the update.
+fn by_parts(
+    engine: &mut Engine,
+    rows: &[Rows],
+    loss: &Loss,
+) -> Result<(Pending, [Duration; 2]), Failure> {
+    let (begun, before) = (Instant::now(), engine.waited());
+    for rows in rows {
+        engine.forward_backward(rows, loss).or_fail()?;
+    }
+    let waited = engine.waited() - before;
+    let gathered = begun.elapsed().saturating_sub(waited);
+    let pending = engine.update(RATE).or_fail()?;
+    let updated = begun.elapsed().saturating_sub(waited + gathered);
+    Ok((pending, [gathered, updated]))
+}
+
 /// The host's part of a step of the engine, and all of it until report and parameters are there.
 fn engine_step(
     engine: &mut Engine,
-    step: impl FnOnce(&mut Engine) -> Result<ferrotune_engine::Pending, Failure>,
+    step: impl FnOnce(&mut Engine) -> Result<Pending, Failure>,
 ) -> Result<(Duration, Duration), Failure> {
     let (begun, waited) = (Instant::now(), engine.waited());
     let pending = step(engine)?;

@@ -1,13 +1,13 @@
 //! Training steps on synthetic rows: how fast, how much of it is the host's doing, how much memory.
 //!
-//! A step is what a run does: trajectories are packed, every micro-batch is uploaded and differentiated, then one update.
-//! *Host time* is what passes in packing and in the calls, which return before the device is done.
+//! A step is what a run does: trajectories are packed, and their micro-batches are uploaded and handed to the device with their
+//! update, as one program. *Host time* is what passes in packing and in the call, which returns before the device is done.
 
 use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Field, Packing, Trajectory};
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, Loss, Optimizer, RouterSettings, ShardOverData, Trains,
+    Engine, EngineConfig, HeadMode, Loss, Offload, Optimizer, RouterSettings, ShardOverData, Trains,
 };
 use ferrotune_graph::Policy;
 use ferrotune_models::{ModelConfig, init_params};
@@ -126,6 +126,7 @@ impl Bench {
             group_norms: Vec::new(),
             trains: Trains::All,
             shard_over_data: ShardOverData::Nothing,
+            offload: Offload::Nothing,
             router: RouterSettings::default(),
         };
         let mut engine = Engine::new(
@@ -142,7 +143,9 @@ impl Bench {
             low: 0.2,
             high: 0.2,
         });
-        engine.compile(args.rows, args.width, &loss).or_fail()?;
+        engine
+            .compile_step(args.micro_batches, args.rows, args.width, &loss)
+            .or_fail()?;
         Ok(Self {
             engine,
             loss,
@@ -156,12 +159,11 @@ impl Bench {
         let (begun, waited) = (Instant::now(), self.engine.waited());
         let weights = Aggregation::TokenMean.weights(&self.batch).or_fail()?;
         let packed = self.packing.pack(&self.batch, &weights).or_fail()?;
-        for micro_batch in packed.micro_batches(rows).or_fail()? {
-            self.engine
-                .forward_backward(&micro_batch, &self.loss)
-                .or_fail()?;
-        }
-        let pending = self.engine.update(1e-6).or_fail()?;
+        let micro_batches = packed.micro_batches(rows).or_fail()?;
+        let pending = self
+            .engine
+            .train(&micro_batches, &self.loss, 1e-6)
+            .or_fail()?;
         let host = begun
             .elapsed()
             .saturating_sub(self.engine.waited() - waited);
@@ -191,7 +193,8 @@ impl Bench {
             .map(|(_, it)| it.temp as usize * args.fsdp)
             .max()
             .unwrap_or(0);
-        let needed = (params + moments + accumulators + temporaries) as u64;
+        // The accumulation is among the temporaries.
+        let needed = (params + moments + temporaries) as u64;
         let peak = machine::peak_resident().filter(|_| peak_is_known);
         let peak = peak
             .zip(others)
@@ -267,13 +270,13 @@ fn show(measured: &Value) -> Result<(), Failure> {
         number("host_share") * 100.0
     ))?;
     print(format_args!(
-        "peak memory   {}, {:.3} of what is needed: parameters {}, moments {}, accumulators {}, temporaries {}",
+        "peak memory   {}, {:.3} of what is needed: parameters {}, moments {}, temporaries {}, accumulators {} among them",
         size("peak_bytes"),
         number("peak_over_needed"),
         size("parameter_bytes"),
         size("moment_bytes"),
-        size("accumulator_bytes"),
-        size("temporary_bytes")
+        size("temporary_bytes"),
+        size("accumulator_bytes")
     ))
 }
 

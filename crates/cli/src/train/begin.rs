@@ -1,9 +1,9 @@
 //! From a recipe and its files to a trainer on a device.
 
-use ferrotune_engine::{Engine, EngineConfig, HeadMode, HeadSettings};
+use ferrotune_engine::{Engine, EngineConfig, HeadMode, HeadSettings, Offload};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
-use ferrotune_pjrt::DType;
+use ferrotune_pjrt::{DType, MemoryStats, Platform};
 use ferrotune_recipe::{ComputeDtype, Fault, ModelInit, Recipe, Resolved, sharding_rules};
 use ferrotune_rl::Trainer;
 use ferrotune_rollout::{Sampler, SamplerConfig};
@@ -14,7 +14,7 @@ use crate::machine;
 use crate::model_folder::{self, HEAD_BYTES, StoredWeights, head_sizes};
 use crate::terminal::{bytes, short_count};
 use crate::train::inputs::Inputs;
-use crate::train::plan::{optimizer, plan, shard_over_data};
+use crate::train::plan::{offload, optimizer, plan, shard_over_data};
 use crate::train::watch::Watch;
 
 /// The most answers that are decoded together.
@@ -60,17 +60,36 @@ pub(crate) fn check_mesh(resolved: &Resolved, model: &ModelConfig) -> Result<(),
     Ok(())
 }
 
+/// Refuses to keep with the host what lies there already.
+fn check_offload(resolved: &Resolved, device: &Device) -> Result<(), Failure> {
+    let client = &device.client;
+    let why = match client.platform() {
+        _ if offload(resolved.recipe()) == Offload::Nothing => return Ok(()),
+        Platform::Cpu => "the memory of a CPU device is the host's",
+        _ if !client.has_host_memory() => "the devices copy to no memory of the host",
+        _ => return Ok(()),
+    };
+    let fault = Fault {
+        keys: vec!["optimizer.offload"],
+        title: format!("nothing can be offloaded: {why}"),
+        help: Some("take `optimizer.offload` out".to_owned()),
+    };
+    Err(Failure::Recipe(resolved.refuse(&[fault])))
+}
+
 /// Refuses steps that need more memory than the machine has.
 pub(crate) fn check_memory(trainer: &Trainer, recipe: &Recipe) -> Result<(), Failure> {
-    let state: usize = trainer.engine().state_bytes().iter().sum();
+    // The accumulation is among the temporaries of a step.
+    let [params, kept, _] = trainer.engine().state_bytes();
     // Virtual devices share the memory of the machine.
     let devices = recipe.device_count() as u64;
     let programs = trainer.program_memory();
-    let largest = programs.iter().max_by_key(|(_, it)| it.temp + it.output);
+    let own = |it: &MemoryStats| (it.temp + it.output).saturating_sub(it.alias);
+    let largest = programs.iter().max_by_key(|(_, it)| own(it));
     let Some(((name, program), (total, _))) = largest.zip(machine::memory()) else {
         return Ok(());
     };
-    let needed = state as u64 + devices * (program.temp + program.output);
+    let needed = (params + kept) as u64 + devices * own(program);
     if needed <= total {
         return Ok(());
     }
@@ -108,6 +127,7 @@ pub(crate) fn trainer(
     let (mut params, stored) = first_weights(recipe, &inputs.model)?;
     watch.busy("starting the device");
     let device = Device::mesh(&recipe.mesh_axes(), sharding_rules(recipe))?;
+    check_offload(resolved, &device)?;
     say_what_runs(resolved, &inputs, &device, watch);
 
     let compute = match recipe.compute_dtype {
@@ -135,6 +155,7 @@ pub(crate) fn trainer(
         max_shapes: MAX_SHAPES,
         group_norms: recipe.optimizer.group_norms.clone(),
         shard_over_data: shard_over_data(recipe),
+        offload: offload(recipe),
         trains: learns.trains,
         router: learns.router,
     };

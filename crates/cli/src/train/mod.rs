@@ -324,7 +324,7 @@ impl Run {
     }
 }
 
-/// `compiled first_policy for 4 x 512 tokens: 3.2 s`
+/// `compiled step_policy for 4 x 512 tokens: 3.2 s`
 fn compiled_line(it: &Compiled) -> String {
     let shape = it.shape.map_or_else(String::new, |[rows, width]| {
         format!(" for {rows} x {width} tokens")

@@ -5,7 +5,7 @@ mod tests;
 
 use ferrotune_batch::{Aggregation, Balance, DEFAULT_PAD_ALIGN, Packing, PadPosition};
 use ferrotune_engine::{
-    AdamW, Muon, OnNonFinite, Optimizer, Rule, Schedule, ScheduleKind, Sgd, ShardOverData,
+    AdamW, Muon, Offload, OnNonFinite, Optimizer, Rule, Schedule, ScheduleKind, Sgd, ShardOverData,
     SpikeGuard,
 };
 use ferrotune_pjrt::DType;
@@ -115,6 +115,14 @@ pub(crate) fn shard_over_data(recipe: &Recipe) -> ShardOverData {
         recipe::ShardOverData::Nothing => ShardOverData::Nothing,
         recipe::ShardOverData::Moments => ShardOverData::Moments,
         recipe::ShardOverData::MomentsAndGradients => ShardOverData::MomentsAndGradients,
+    }
+}
+
+/// What rests in the memory of the host.
+pub(crate) fn offload(recipe: &Recipe) -> Offload {
+    match recipe.optimizer.offload {
+        recipe::Offload::Nothing => Offload::Nothing,
+        recipe::Offload::Moments => Offload::Moments,
     }
 }
 

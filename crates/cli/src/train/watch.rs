@@ -141,16 +141,17 @@ impl Watch {
 
     /// A step says what it does.
     pub(crate) fn activity(&self, step: u64, activity: Activity) {
-        let (verb, done, total) = match activity {
-            Activity::Sampling { done, total } => ("sampled", done, total),
-            Activity::Updating { done, total } => ("learned from micro-batch", done, total),
-            Activity::Evaluating { done, total } => ("evaluated", done, total),
+        let what = match activity {
+            Activity::Sampling { done, total } => format!("sampled {done}/{total}"),
+            Activity::Updating { micro_batches } => {
+                format!("learning from {micro_batches} micro-batches")
+            }
+            Activity::Evaluating { done, total } => format!("evaluated {done}/{total}"),
         };
         if let Some(bar) = &self.bar {
-            bar.set_message(format!("{verb} {done}/{total}"));
+            bar.set_message(what.clone());
         }
-        let mut now = lock(&self.now);
-        now.what = format!("step {step}: {verb} {done}/{total}");
+        lock(&self.now).what = format!("step {step}: {what}");
     }
 
     /// A step is done.

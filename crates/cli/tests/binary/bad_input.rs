@@ -29,6 +29,11 @@ fn keys_and_values() {
         "rollout.temperature=1e-5",
         &["rollout.temperature", "0.001"],
     );
+    refused(
+        &tiny,
+        "optimizer.offload=moments",
+        &["nothing can be offloaded", "the memory of a CPU device"],
+    );
     tiny.run("train absent.toml").refused(2, &["absent.toml"]);
     tiny.write("broken.toml", "[rl\n");
     tiny.run("train broken.toml").refused(2, &["broken.toml"]);

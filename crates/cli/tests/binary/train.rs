@@ -55,8 +55,7 @@ fn a_run_leaves_what_is_promised() {
         "compute ",
         "model ",
         "rows ",
-        "compiled first_cross_entropy for 2 x 32 tokens: ",
-        "compiled update: ",
+        "compiled step_cross_entropy for 2 x 32 tokens: ",
         "step 8 grpo",
         "held-out pass@1",
     ] {

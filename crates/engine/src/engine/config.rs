@@ -3,6 +3,7 @@
 use ferrotune_graph::{DType, Policy};
 use ferrotune_models::{Lora, ModelConfig};
 use ferrotune_nn::HeadSettings;
+use ferrotune_pjrt::Memory;
 
 use super::Division;
 use crate::data_shards::ShardOverData;
@@ -40,8 +41,31 @@ pub struct EngineConfig {
     pub trains: Trains,
     /// How far moments and accumulated gradients are split over devices that have the same weights.
     pub shard_over_data: ShardOverData,
+    /// What lies in the memory of the host while no program reads it.
+    pub offload: Offload,
     /// What is asked of routers, in models with experts.
     pub router: RouterSettings,
+}
+
+/// What lies in the memory of the host while no program reads it. The numbers are the same to the last bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offload {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What the optimizer keeps: it is brought in for an update and taken back behind it, so that devices have its memory for
+    /// what layers keep. A whole step has nothing to give back in its midst, and is done in its parts.
+    Moments,
+}
+
+impl Offload {
+    /// Where the arrays of the optimizer rest.
+    pub(super) fn rest(self) -> Memory {
+        match self {
+            Offload::Nothing => Memory::Device,
+            Offload::Moments => Memory::Host,
+        }
+    }
 }
 
 /// What is asked of the routers of a model with experts.

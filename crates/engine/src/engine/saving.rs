@@ -118,7 +118,11 @@ impl Engine {
                 "gradients" => (&self.accumulator_layout, self.regathered(host)?),
                 _ => (*layout, host),
             };
-            Ok(Group::upload(&self.client, layout, &host)?)
+            let group = Group::upload(&self.client, layout, &host)?;
+            Ok(match *name {
+                "optimizer" => group.moved_to(self.config.offload.rest())?,
+                _ => group,
+            })
         });
         let groups: Result<Vec<Group>, Error> = placed.collect();
         let mut groups = groups?.into_iter();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferrotune_graph::HostArray;
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::ParamSpec;
-use ferrotune_pjrt::MemoryStats;
+use ferrotune_pjrt::{Memory, MemoryStats};
 use ferrotune_program::{Group, Layout, Program};
 
 use super::{Engine, Trains};
@@ -96,6 +96,16 @@ impl Engine {
             self.state_layout.bytes(),
             self.accumulator_layout.bytes(),
         ]
+    }
+
+    /// Global bytes of the state that lie on the devices now: without what [`EngineConfig::offload`](super::EngineConfig::offload)
+    /// keeps with the host, with the accumulation if there is one.
+    pub fn device_bytes(&self) -> usize {
+        let gathered = self.accumulation.as_ref().map(|a| &a.gradients);
+        let groups = self.params.iter().chain(&self.state).chain(gathered);
+        let groups = groups.chain([&self.frozen, &self.scaling]);
+        let there = groups.filter(|it| it.memory() == Memory::Device);
+        there.map(|it| it.layout().bytes()).sum()
     }
 
     /// Name and per-device memory of every compiled program.

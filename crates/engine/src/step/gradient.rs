@@ -1,7 +1,7 @@
 //! Gradients of micro-batches: of one that begins an accumulation or joins it, or of several that a device walks through.
 
 use ferrotune_batch::Field;
-use ferrotune_graph::{Policy, Tensor};
+use ferrotune_graph::Tensor;
 use ferrotune_nn::{Combine, HeadMode};
 use ferrotune_program::{Builder, Layout, Program};
 
@@ -141,43 +141,55 @@ impl Gathered {
     }
 }
 
-/// The first micro-batch, then a loop over the others: gradients are added in the memory of the first.
+/// The micro-batch at a place of stacked ones.
+fn at(rows: &[Tensor], place: &Tensor) -> Vec<Tensor> {
+    let first = place.scalar_like(0.0);
+    let one = |t: &Tensor| {
+        let dims = t.dims();
+        let starts: Vec<&Tensor> = std::iter::once(place)
+            .chain(dims[1..].iter().map(|_| &first))
+            .collect();
+        let sizes = [&[1], &dims[1..]].concat();
+        t.dynamic_slice(&starts, &sizes).reshape(&dims[1..])
+    };
+    rows.iter().map(one).collect()
+}
+
+/// The first micro-batch, then a loop over the others, of which there are as many as `count` says: gradients are added in the
+/// memory of the first.
 fn micro_batches(
     site: &Site<'_>,
     loss: &Loss,
     weights: Weights<'_>,
     rows: &[Tensor],
-    count: usize,
+    count: &Tensor,
 ) -> Gathered {
-    let one = |t: &Tensor| t.slice(0, 0, 1).reshape(&t.dims()[1..]);
-    let first: Vec<Tensor> = rows.iter().map(one).collect();
-    let mut gathered = micro_batch(site, loss, weights, &first);
-    if count == 1 {
+    let mut gathered = micro_batch(site, loss, weights, &at(rows, &count.scalar_like(0.0)));
+    if rows[0].dim(0) == 1 {
         return gathered;
     }
-    let others = rows.iter().map(|t| t.slice(0, 1, count)).collect();
     let (parameters, histories) = (gathered.gradients.len(), gathered.scaling.len());
-    let so_far = [
+    let mut so_far = [
         gathered.gradients.clone(),
         gathered.scaling.clone(),
         gathered.values(),
     ]
     .concat();
-    let g = so_far[0].graph().clone();
-    let (mut sums, _) = g.scan(
-        Policy::recompute(),
+    so_far.push(count.scalar_like(1.0));
+    let mut sums = count.graph().while_loop(
         so_far,
-        others,
-        count - 1,
-        |_, so_far, rows| {
+        |so_far| so_far[so_far.len() - 1].lt(count),
+        |so_far| {
+            let (place, so_far) = so_far.split_last().expect("a place is counted");
             let (gradients, rest) = so_far.split_at(parameters);
             let (scaling, metrics) = rest.split_at(histories);
             let weights = Weights { scaling, ..weights };
-            let own = micro_batch(site, loss, weights, rows);
+            let own = micro_batch(site, loss, weights, &at(rows, place));
             let (sums, values) = own.joined(gradients, metrics);
-            ([sums, own.scaling, values].concat(), vec![])
+            [sums, own.scaling, values, vec![place + 1.0]].concat()
         },
     );
+    sums.pop();
     let values = sums.split_off(parameters + histories);
     gathered.scaling = sums.split_off(parameters);
     gathered.gradients = sums;
@@ -193,7 +205,7 @@ pub(super) fn stacked(
     loss: &Loss,
     weights: Weights<'_>,
     rows: &[Tensor],
-    count: usize,
+    count: &Tensor,
 ) -> Gathered {
     let g = rows[0].graph();
     let made = [site.params, site.scaling];

@@ -1,8 +1,8 @@
 //! The update, alone or behind the micro-batches that it learns from.
 
 use ferrotune_batch::Field;
-use ferrotune_graph::Tensor;
-use ferrotune_program::{Builder, Layout, Program};
+use ferrotune_graph::{DType, Tensor};
+use ferrotune_program::{Builder, Layout, Leaf, Program};
 
 use super::gradient::{Weights, stacked};
 use super::{Site, scalars};
@@ -100,36 +100,42 @@ pub(crate) fn update_program(site: &Site<'_>) -> Result<UpdateProgram, Error> {
 }
 
 /// Micro-batches and their update as one program: parameters (moved), optimizer state (moved), frozen parameters, stacked rows,
-/// histories, learning rate → parameters, state, report, metrics, the loss again, the next histories.
+/// histories, learning rate and number of micro-batches → parameters, state, report, metrics, the loss again, the next histories.
 pub(crate) struct StepProgram {
     pub(crate) program: Program,
     pub(crate) rows: Layout,
     pub(crate) fields: Vec<Field>,
-    pub(crate) rate: Layout,
+    pub(crate) given: Layout,
 }
 
-/// Traces and compiles it for `count` micro-batches of `[rows, width]`.
+/// Traces and compiles it for up to `most` micro-batches of `[rows, width]`.
 pub(crate) fn step_program(
     site: &Site<'_>,
     loss: &Loss,
-    (count, rows, width): (usize, usize, usize),
+    (most, rows, width): (usize, usize, usize),
 ) -> Result<StepProgram, Error> {
     site.check(loss)?;
-    let layout = site.rows(rows, width, &loss.fields)?.stacked(count, &[]);
-    let rate = scalars(site, &["learning_rate"])?;
+    let layout = site.rows(rows, width, &loss.fields)?.stacked(most, &[]);
+    let scalar = |name, dtype| Leaf::new(name, dtype, &[], &[]);
+    let leaves = [
+        scalar("learning_rate", DType::F32),
+        scalar("micro_batches", DType::S32),
+    ];
+    let given = Layout::new(site.mesh, site.rules, &leaves)?;
     let mut builder = Builder::new(&format!("step_{}", loss.name), site.mesh, site.rules);
     let before = Before::input(site, &mut builder);
     let frozen = builder.input("frozen", site.frozen);
     let arguments = builder.input("rows", &layout);
     let scaling = builder.input("scaling", site.scaling);
-    let learning_rate = builder.input("rate", &rate);
+    let [rate, count] =
+        <[Tensor; 2]>::try_from(builder.input("given", &given)).expect("the layout has two arrays");
     let weights = Weights {
         params: &before.params,
         frozen: &frozen,
         scaling: &scaling,
     };
-    let gathered = stacked(site, loss, weights, &arguments, count);
-    let new = before.updated(site, &gathered.gradients, &learning_rate[0]);
+    let gathered = stacked(site, loss, weights, &arguments, &count);
+    let new = before.updated(site, &gathered.gradients, &rate);
     before.output(site, &mut builder, &new)?;
     builder.output(&gathered.layout(site)?, &gathered.values());
     builder.output(
@@ -141,6 +147,6 @@ pub(crate) fn step_program(
         program: builder.compile(site.client)?,
         rows: layout,
         fields: loss.fields.clone(),
-        rate,
+        given,
     })
 }

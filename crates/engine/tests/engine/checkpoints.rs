@@ -6,6 +6,7 @@ use std::path::Path;
 use ferrotune_engine::checkpoint::Keep;
 use ferrotune_engine::{Engine, Error, Loss, checkpoint};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use crate::setup::{config, documents, engine, engine_on, rows};
 
@@ -125,6 +126,32 @@ fn absent_and_unfitting_are_different_answers() {
         matches!(&error, Error::Incompatible { .. }) && error.to_string().contains("q_norm"),
         "{error}"
     );
+}
+
+#[test]
+fn one_of_another_version_is_whole_but_does_not_fit_and_the_way_out_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-1");
+    let mut llama = engine("llama");
+    llama.save(&dir, &json!(null)).unwrap();
+    let path = dir.join("manifest.json");
+    let sealed: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let contents = sealed["contents"].as_str().unwrap();
+    for (schema, said) in [
+        (r#""schema":1"#, "version 1"),
+        (r#""scheme":2"#, "version none"),
+    ] {
+        let other = contents.replace(r#""schema":2"#, schema);
+        let digest = Sha256::digest(other.as_bytes());
+        let sha256: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+        let sealed = json!({"contents": other, "sha256": sha256});
+        fs::write(&path, sealed.to_string()).unwrap();
+        let error = llama.restore(&dir).unwrap_err();
+        assert!(matches!(&error, Error::Incompatible { .. }), "{error}");
+        for part in [said, "reads 2", "the version of ferrotune that wrote it"] {
+            assert!(error.to_string().contains(part), "no {part} in: {error}");
+        }
+    }
 }
 
 #[test]

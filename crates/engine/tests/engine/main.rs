@@ -9,6 +9,7 @@ mod export;
 mod fp8;
 mod head;
 mod norms;
+mod offload;
 mod optimizer;
 mod oracle;
 mod parity;

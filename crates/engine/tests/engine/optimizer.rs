@@ -4,7 +4,8 @@ use ferrotune_engine::{
     AdamW, Engine, EngineConfig, EntropyUse, Error, Loss, LossInputs, LossTerms, Muon, OnNonFinite,
     Optimizer, Rule, Sgd, Skipped, SpikeGuard,
 };
-use ferrotune_graph::DType;
+use ferrotune_graph::{DType, HostArray};
+use ferrotune_nn::ParamSpec;
 use std::sync::Arc;
 
 use crate::oracle::{Oracle, wide};
@@ -21,8 +22,8 @@ fn of(optimizer: Optimizer) -> Engine {
     engine_on("llama", 1, 1, with(optimizer))
 }
 
-/// Largest difference of any parameter from its float64 version after 50 updates, over the parameter's largest value.
-fn error_after_50(optimizer: Optimizer) -> f64 {
+/// Norm of the difference of each parameter from its float64 version after 50 updates, over the norm of the latter.
+fn errors_after_50(optimizer: Optimizer) -> Vec<(String, f64)> {
     let mut engine = of(optimizer);
     let batch = rows(&documents(&[30, 20]), 32, 1);
     let mut oracle = Oracle::new(optimizer, &engine.params_to_host().unwrap());
@@ -34,20 +35,25 @@ fn error_after_50(optimizer: Optimizer) -> f64 {
         let norm = oracle.step(&engine.gradients_to_host().unwrap(), rate);
         let report = engine.update(rate).unwrap().read().unwrap();
         assert!(
-            (report.grad_norm - norm).abs() < 1e-5 * norm,
+            (report.grad_norm - norm).abs() < 1e-6 * norm,
             "{} {norm}",
             report.grad_norm
         );
     }
-    let found = engine.params_to_host().unwrap();
-    let mut worst = 0.0_f64;
-    for ((_, found), expected) in found.iter().zip(&oracle.params) {
-        let scale = expected.iter().fold(0.0_f64, |a, b| a.max(b.abs()));
-        for (f, e) in found.as_slice::<f32>().iter().zip(expected) {
-            worst = worst.max((f64::from(*f) - e).abs() / scale);
-        }
-    }
-    worst
+    let norm = |it: &mut dyn Iterator<Item = f64>| it.map(|v| v * v).sum::<f64>().sqrt();
+    let found = engine.params_to_host().unwrap().into_iter();
+    let error = |((spec, found), expected): ((ParamSpec, HostArray), &Vec<f64>)| {
+        let both = wide(&found).into_iter().zip(expected);
+        let difference = norm(&mut both.map(|(f, e)| f - e));
+        (spec.path, difference / norm(&mut expected.iter().copied()))
+    };
+    found.zip(&oracle.params).map(error).collect()
+}
+
+/// The largest of them.
+fn error_after_50(optimizer: Optimizer) -> f64 {
+    let errors = errors_after_50(optimizer).into_iter();
+    errors.map(|(_, error)| error).fold(0.0, f64::max)
 }
 
 fn adamw() -> AdamW {
@@ -63,8 +69,7 @@ fn adamw_follows_a_float64_version_with_clipping_on_and_off() {
             max_grad_norm,
             ..Optimizer::default()
         });
-        // 50 roundings of an f32 parameter and of its moments.
-        assert!(error < 4e-6, "{error}");
+        assert!(error < 1e-6, "{error}");
     }
 }
 
@@ -79,13 +84,13 @@ fn sgd_follows_a_float64_version() {
             weight_decay: 0.1,
             ..Optimizer::default()
         });
-        assert!(error < 4e-6, "{error}");
+        assert!(error < 1e-6, "{error}");
     }
 }
 
 #[test]
 fn muon_follows_a_float64_version() {
-    let error = error_after_50(Optimizer {
+    let errors = errors_after_50(Optimizer {
         rule: Rule::Muon(Muon {
             momentum: 0.95,
             others: adamw(),
@@ -93,7 +98,11 @@ fn muon_follows_a_float64_version() {
         weight_decay: 0.1,
         ..Optimizer::default()
     });
-    assert!(error < 2e-5, "{error}");
+    for (path, error) in errors {
+        // Five steps of the iteration in f32 multiply the rounding of a small singular value by up to 3.4445⁵, about 485.
+        let limit = if path.contains("_proj") { 5e-6 } else { 1e-6 };
+        assert!(error < limit, "{path}: {error}");
+    }
 }
 
 #[test]

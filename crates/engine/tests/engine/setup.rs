@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
 use ferrotune_engine::{
-    AdamW, Engine, EngineConfig, Error, Optimizer, RouterSettings, Rule, ShardOverData, Trains,
+    AdamW, Engine, EngineConfig, Error, Offload, Optimizer, RouterSettings, Rule, ShardOverData,
+    Trains,
 };
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::ModelConfig;
@@ -51,6 +52,7 @@ pub(crate) fn config() -> EngineConfig {
         group_norms: Vec::new(),
         trains: Trains::All,
         shard_over_data: ShardOverData::Nothing,
+        offload: Offload::Nothing,
         router: RouterSettings::default(),
     }
 }

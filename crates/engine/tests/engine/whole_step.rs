@@ -104,6 +104,29 @@ fn one_program_gives_the_numbers_of_its_parts() {
 }
 
 #[test]
+fn a_program_for_several_micro_batches_walks_through_as_many_as_there_are() {
+    let new = || engine_on("llama", 2, 1, momentum());
+    let (mut parts, mut whole) = (new(), new());
+    let loss = Loss::cross_entropy();
+    whole.compile_step(4, 2, 32, &loss).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let start = folder.path().join("step-0");
+    whole.save(&start, &serde_json::Value::Null).unwrap();
+    for count in [1, 3] {
+        let some = &batches(4)[..count];
+        parts.restore(&start).unwrap();
+        whole.restore(&start).unwrap();
+        let expected = trained(&mut parts, some, false);
+        let found = trained(&mut whole, some, true);
+        assert_equal(&found, &expected, &format!("{count} of 4"));
+    }
+    assert_eq!(whole.programs().count(), 1, "it is enough for fewer");
+    let five = [batches(4), batches(4)[..1].to_vec()].concat();
+    whole.train(&five, &loss, 0.0).unwrap();
+    assert_eq!(whole.programs().count(), 2, "but not for more");
+}
+
+#[test]
 fn balanced_experts_and_the_single_pass_are_walked_through_too() {
     let mut settings = momentum();
     settings.router.load_balance = 0.5;

@@ -1,6 +1,6 @@
 //! Uploading and reading back.
 
-use ferrotune_pjrt::{Arg, DType, Error, HostArray, Mesh};
+use ferrotune_pjrt::{Arg, DType, Error, HostArray, Memory, Mesh};
 
 use crate::programs::{client, counting, module, on_both_plugins, spec, tensor, upload, values};
 
@@ -69,6 +69,29 @@ on_both_plugins! {
         let empty = HostArray::zeros(DType::BF16, &[4, 0]);
         let array = upload(&client, &empty, &spec("e", DType::BF16, &[4, 0], &["a", ""]), &mesh);
         assert_eq!(array.to_host().expect("it reads back"), empty);
+    }
+
+    fn an_array_in_host_memory_has_its_values_and_is_no_argument(plugin) {
+        let client = client(plugin, 2);
+        let mesh = Mesh::new(&[("a", 2)]).expect("a mesh");
+        let (host, a) = (counting(&[4, 3]), spec("a", DType::F32, &[4, 3], &["a", ""]));
+        let ty = tensor(&a);
+        let module = module(&mesh, &[(&a, true)], &[&a], &format!("%r = stablehlo.negate %a0 : {ty}\nreturn %r : {ty}"));
+        let negate = client.compile(&module).expect("it compiles");
+        assert!(client.has_host_memory());
+        // What is copied may still be computed, and its original is gone before the copy is read.
+        let mut made = negate.run(vec![Arg::Moved(upload(&client, &host, &a, &mesh))]).expect("it runs");
+        let aside = made.remove(0).copy_to(Memory::Host).expect("there is room");
+        assert_eq!((aside.memory(), aside.spec()), (Memory::Host, &a));
+        let negated: Vec<f32> = host.to_f32_vec().iter().map(|x| -x).collect();
+        assert_eq!(values(&aside), negated);
+        let refused = negate.run(vec![Arg::Borrowed(&aside)]).expect_err("it is out of the way");
+        assert!(refused.to_string().contains("host memory"), "{refused}");
+        let back = aside.copy_to(Memory::Device).expect("there is room");
+        drop(aside);
+        assert_eq!(back.memory(), Memory::Device);
+        let results = negate.run(vec![Arg::Moved(back)]).expect("it runs");
+        assert_eq!(values(&results[0]), host.to_f32_vec());
     }
 
     fn an_upload_is_checked_against_its_specification(plugin) {

@@ -70,3 +70,19 @@ fn phases_follow_each_other() {
         [Phase::Warmup, Phase::Warmup, Phase::Grpo, Phase::Grpo]
     );
 }
+
+#[test]
+fn an_update_has_no_more_micro_batches_than_its_sequences_need_with_a_row_each() {
+    let mut plan = plan(1, 1, 0);
+    plan.rows_per_micro_batch = 4;
+    let warmup = plan.warmup.as_mut().unwrap();
+    warmup.batch_size = 9;
+    let grpo = plan.grpo.as_mut().unwrap();
+    (
+        grpo.prompts_per_step,
+        grpo.group_size,
+        grpo.updates_per_step,
+    ) = (8, 4, 2);
+    assert_eq!(plan.most_micro_batches(Phase::Warmup), 3);
+    assert_eq!(plan.most_micro_batches(Phase::Grpo), 4);
+}

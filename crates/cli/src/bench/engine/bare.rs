@@ -18,6 +18,8 @@ pub(super) struct Bare {
     rate: Group,
     rows: Vec<Group>,
     stacked: Group,
+    /// Learning rate and number of micro-batches.
+    given: Group,
 }
 
 impl Bare {
@@ -35,6 +37,7 @@ impl Bare {
         };
         let params = engine.weights().or_fail()?[0].to_host().or_fail()?;
         let rate = HostArray::from_slice(&[], &[rate as f32]).or_fail()?;
+        let count = HostArray::from_slice(&[], &[rows.len() as i32]).or_fail()?;
         let moments = layout(update, "optimizer").specs().iter();
         let moments = moments.map(|spec| HostArray::zeros(spec.dtype, &spec.dims));
         let each = rows
@@ -46,6 +49,7 @@ impl Bare {
             moments: Some(upload(update, "optimizer", moments.collect())?),
             frozen: upload(step, "frozen", Vec::new())?,
             scaling: upload(step, "scaling", Vec::new())?,
+            given: upload(step, "given", vec![rate.clone(), count])?,
             rate: upload(update, "rate", vec![rate])?,
             rows: groups.collect::<Result<Vec<Group>, Failure>>()?,
             stacked: upload(step, "rows", arrays(rows, layout(step, "rows"))?)?,
@@ -110,7 +114,7 @@ impl Bare {
             Argument::Borrowed(&self.frozen),
             Argument::Borrowed(&self.stacked),
             Argument::Borrowed(&self.scaling),
-            Argument::Borrowed(&self.rate),
+            Argument::Borrowed(&self.given),
         ]);
         self.keep(results.or_fail()?)
     }
