@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Optimizer, RouterSettings,
+    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Optimizer, OrderKind, RouterSettings,
     ShardOverData, Trains,
 };
 use ferrotune_graph::{HostArray, Policy};
@@ -133,6 +133,7 @@ pub(crate) fn scoring_engine(
         trains,
         shard_over_data: ShardOverData::Nothing,
         router: RouterSettings::default(),
+        order: OrderKind::default(),
     };
     Engine::new(
         &device.client,

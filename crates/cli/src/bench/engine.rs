@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, Loss, Optimizer, RouterSettings, ShardOverData, Trains,
+    Engine, EngineConfig, HeadMode, Loss, Optimizer, OrderKind, RouterSettings, ShardOverData, Trains,
 };
 use ferrotune_graph::{DType, Policy};
 use ferrotune_models::{ModelConfig, init_params};
@@ -128,6 +128,7 @@ fn engine(args: &BenchEngineArgs, device: &Device, model: ModelConfig) -> Result
         trains: Trains::All,
         shard_over_data: ShardOverData::Nothing,
         router: RouterSettings::default(),
+        order: OrderKind::default(),
     };
     let (client, mesh, rules) = (&device.client, &device.mesh, &device.rules);
     let mut engine = Engine::new(client, mesh, rules, model, config, &params).or_fail()?;

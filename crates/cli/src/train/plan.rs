@@ -5,7 +5,7 @@ mod tests;
 
 use ferrotune_batch::{Aggregation, Balance, DEFAULT_PAD_ALIGN, Packing, PadPosition};
 use ferrotune_engine::{
-    AdamW, Muon, OnNonFinite, Optimizer, Rule, Schedule, ScheduleKind, Sgd, ShardOverData,
+    AdamW, Muon, OnNonFinite, Optimizer, OrderKind, Rule, Schedule, ScheduleKind, Sgd, ShardOverData,
     SpikeGuard,
 };
 use ferrotune_pjrt::DType;
@@ -118,6 +118,15 @@ pub(crate) fn shard_over_data(recipe: &Recipe) -> ShardOverData {
     }
 }
 
+/// How the devices that share a row share its tokens.
+pub(crate) fn token_order(recipe: &Recipe) -> OrderKind {
+    match recipe.mesh.order {
+        recipe::TokenOrder::Contiguous => OrderKind::Contiguous,
+        recipe::TokenOrder::DualChunkSwap => OrderKind::DualChunkSwap,
+        recipe::TokenOrder::Balanced => OrderKind::Balanced,
+    }
+}
+
 fn schedule_kind(kind: recipe::LrSchedule, decay_steps: usize) -> ScheduleKind {
     match kind {
         recipe::LrSchedule::Constant => ScheduleKind::Constant,
@@ -159,6 +168,7 @@ fn packing(recipe: &Recipe) -> Packing {
         segment_align: packing.segment_align,
         pad_position,
         pad_align,
+        context_size: recipe.mesh.context,
         balance: balanced.then_some(Balance {
             rows_per_micro_batch: packing.rows_per_micro_batch,
             shards,

@@ -1,5 +1,6 @@
 //! What an engine is compiled for: settings, and whether they fit a model.
 
+use ferrotune_batch::OrderKind;
 use ferrotune_graph::{DType, Policy};
 use ferrotune_models::{Lora, ModelConfig};
 use ferrotune_nn::HeadSettings;
@@ -42,6 +43,10 @@ pub struct EngineConfig {
     pub shard_over_data: ShardOverData,
     /// What is asked of routers, in models with experts.
     pub router: RouterSettings,
+    /// Which tokens of a row each device has, where the rules split `tokens`. Rows are given, and scores returned, in their
+    /// natural order. Models with a recurrence have the natural order on the devices too, where only the queries of attention
+    /// change places.
+    pub order: OrderKind,
 }
 
 /// What is asked of the routers of a model with experts.

@@ -1,0 +1,145 @@
+//! Where the tokens of rows stand on devices that share a row, and what each of them predicts.
+//!
+//! The model's output at a token predicts the next one of its row. In another order the next one may be on another device, so
+//! everything that belongs to it is put beside the token that predicts it here, on the host: targets, weights, fields. On the
+//! devices no token has to know its neighbour.
+
+use ferrotune_batch::{Blocks, OrderKind, Padding, Refused, Rows, Tiling};
+use ferrotune_graph::{Mesh, Rules};
+use ferrotune_models::ModelConfig;
+use ferrotune_nn::{ATTENTION_TILES, QueryOrder};
+
+use crate::error::Error;
+
+/// How rows go to the devices that share their tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenOrder {
+    kind: OrderKind,
+    /// Devices that share a row.
+    shards: usize,
+    /// Whether rows lie as they are, and only attention has its queries in that order.
+    natural: bool,
+}
+
+/// What stands at each place of `[B,T]` rows on the devices.
+pub(crate) struct TokenPlaces {
+    /// The index, in the natural rows, of the token there.
+    pub(crate) here: Vec<usize>,
+    /// That of the token which it predicts; behind the last of a row comes the first, which nothing predicts.
+    pub(crate) next: Vec<usize>,
+}
+
+impl TokenOrder {
+    /// By the rules for `tokens`.
+    ///
+    /// # Errors
+    /// [`Error::RowOrder`].
+    pub(crate) fn new(
+        kind: OrderKind,
+        mesh: &Mesh,
+        rules: &Rules,
+        model: &ModelConfig,
+    ) -> Result<Self, Error> {
+        let sizes = rules.over("tokens").iter();
+        let shards = sizes.map(|axis| mesh.axis_size(axis).unwrap_or(1)).product();
+        let kind = if shards == 1 {
+            OrderKind::Contiguous
+        } else {
+            kind
+        };
+        let natural = model.has_recurrence();
+        if natural && kind == OrderKind::Balanced {
+            let family = model.family.model_type();
+            return Err(Error::RowOrder { family });
+        }
+        Ok(Self {
+            kind,
+            shards,
+            natural,
+        })
+    }
+
+    /// Whether rows of this width can be cut so.
+    pub(crate) fn check(&self, width: usize) -> Result<(), Refused> {
+        Ok(self.kind.check(width, self.shards)?)
+    }
+
+    /// The order that attention gives its queries.
+    pub(crate) fn of_queries(&self) -> QueryOrder {
+        if self.natural && self.kind == OrderKind::DualChunkSwap {
+            QueryOrder::DualChunkSwap
+        } else {
+            QueryOrder::AsRows
+        }
+    }
+
+    pub(crate) fn places(&self, rows: &Rows) -> Result<TokenPlaces, Refused> {
+        let (count, width) = (rows.row_count(), rows.width());
+        let mut here: Vec<usize> = (0..count * width).collect();
+        if !self.natural && self.kind != OrderKind::Contiguous {
+            let tiling = tiling(width / self.shards);
+            let orders = rows.orders(self.kind, self.shards, &tiling)?;
+            let placed = orders.iter().enumerate().flat_map(|(row, order)| {
+                let own = order.permutation().into_iter();
+                own.map(move |at| row * width + at as usize)
+            });
+            here = placed.collect();
+        }
+        let after = |at: &usize| at - at % width + (at + 1) % width;
+        let next = here.iter().map(after).collect();
+        Ok(TokenPlaces { here, next })
+    }
+}
+
+/// The tiles that attention has of so many queries on a device.
+fn tiling(queries: usize) -> Tiling {
+    let blocks = |(q, k): (usize, usize)| Blocks {
+        queries: q.min(queries),
+        keys: k,
+    };
+    let back = blocks(ATTENTION_TILES.backward);
+    Tiling {
+        forward: blocks(ATTENTION_TILES.forward),
+        dq: back,
+        dkv: back,
+        padding: Padding::Skipped,
+    }
+}
+
+impl TokenPlaces {
+    /// For each place the value of the token there: `width` values of each.
+    pub(crate) fn here<T: Copy>(&self, values: &[T], width: usize) -> Vec<T> {
+        gather(values, &self.here, width)
+    }
+
+    /// For each place the value of the token that is predicted there.
+    pub(crate) fn next<T: Copy>(&self, values: &[T]) -> Vec<T> {
+        gather(values, &self.next, 1)
+    }
+
+    /// Scores of predicted tokens, each at its token's own place in the natural rows.
+    pub(crate) fn natural(&self, scores: &[f32]) -> Vec<f32> {
+        let mut own = vec![0.0; scores.len()];
+        for (score, at) in scores.iter().zip(&self.next) {
+            own[*at] = *score;
+        }
+        own
+    }
+
+    /// The token that each place predicts, −1 where it predicts none: the first token of a document is predicted by nothing,
+    /// and padding neither.
+    pub(crate) fn targets(&self, rows: &Rows) -> Vec<i32> {
+        let predicted = |at: &usize| {
+            let follows = rows.positions()[*at] != 0
+                && rows.segment_ids()[*at] != 0
+                && at % rows.width() != 0;
+            if follows { rows.token_ids()[*at] } else { -1 }
+        };
+        self.next.iter().map(predicted).collect()
+    }
+}
+
+fn gather<T: Copy>(values: &[T], places: &[usize], width: usize) -> Vec<T> {
+    let each = places.iter().map(|at| &values[at * width..][..width]);
+    each.flatten().copied().collect()
+}
