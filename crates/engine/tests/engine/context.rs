@@ -116,3 +116,15 @@ fn check(family: &str, meshes: &[[usize; 3]], orders: &[OrderKind], limit: f64) 
 fn every_order_on_every_mesh_has_the_numbers_of_one_device() {
     check("qwen3", &MESHES, &OrderKind::ALL, 1e-6);
 }
+
+#[test]
+fn experts_have_the_tokens_of_every_device() {
+    check("qwen3_moe", &[[2, 1, 2]], &[OrderKind::DualChunkSwap], 1e-6);
+}
+
+/// Attention alone is in another order, and the rule's heads are shared, or, by four devices, are on all of them.
+#[test]
+fn hybrids_read_rows_in_their_natural_order() {
+    let orders = [OrderKind::Contiguous, OrderKind::DualChunkSwap];
+    check("qwen3_next", &[[1, 1, 2], [1, 1, 4], [2, 1, 2]], &orders, 1e-5);
+}
