@@ -41,7 +41,9 @@ impl TokenOrder {
         model: &ModelConfig,
     ) -> Result<Self, Error> {
         let sizes = rules.over("tokens").iter();
-        let shards = sizes.map(|axis| mesh.axis_size(axis).unwrap_or(1)).product();
+        let shards = sizes
+            .map(|axis| mesh.axis_size(axis).unwrap_or(1))
+            .product();
         let kind = if shards == 1 {
             OrderKind::Contiguous
         } else {

@@ -36,7 +36,9 @@ pub fn by_heads(
         Sharding { dims }
     };
     let over: Vec<&str> = split.iter().map(String::as_str).collect();
-    let sizes = over.iter().map(|axis| g.mesh().axis_size(axis).unwrap_or(1));
+    let sizes = over
+        .iter()
+        .map(|axis| g.mesh().axis_size(axis).unwrap_or(1));
     let devices: usize = sizes.product();
     let heads = Heads {
         over: &over,

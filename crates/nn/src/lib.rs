@@ -47,9 +47,7 @@ pub use param::{Init, ParamSpec};
 pub use params::Params;
 pub use rotary::{Rotation, rotate};
 pub use sequence::Sequence;
-pub use tiled::{
-    ATTENTION_TILES, Places, QueryOrder, TileSizes, attend_documents, attend_tiled,
-};
+pub use tiled::{ATTENTION_TILES, Places, QueryOrder, TileSizes, attend_documents, attend_tiled};
 
 /// Every logical axis that parameters and activations name, for the sharding rules.
 pub const LOGICAL_AXES: [&str; 8] = [

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, Loss, Optimizer, OrderKind, RouterSettings, ShardOverData, Trains,
+    Engine, EngineConfig, HeadMode, Loss, Optimizer, OrderKind, RouterSettings, ShardOverData,
+    Trains,
 };
 use ferrotune_graph::{DType, Policy};
 use ferrotune_models::{ModelConfig, init_params};

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Field, Packing, Trajectory};
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, Loss, Optimizer, OrderKind, RouterSettings, ShardOverData, Trains,
+    Engine, EngineConfig, HeadMode, Loss, Optimizer, OrderKind, RouterSettings, ShardOverData,
+    Trains,
 };
 use ferrotune_graph::Policy;
 use ferrotune_models::{ModelConfig, init_params};
@@ -127,7 +128,7 @@ impl Bench {
             trains: Trains::All,
             shard_over_data: ShardOverData::Nothing,
             router: RouterSettings::default(),
-        order: OrderKind::default(),
+            order: OrderKind::default(),
         };
         let mut engine = Engine::new(
             &device.client,

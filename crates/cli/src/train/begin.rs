@@ -4,7 +4,9 @@ use ferrotune_engine::{Engine, EngineConfig, HeadMode, HeadSettings};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::DType;
-use ferrotune_recipe::{ComputeDtype, Fault, ModelInit, Recipe, Resolved, TokenOrder, sampling_rules, sharding_rules};
+use ferrotune_recipe::{
+    ComputeDtype, Fault, ModelInit, Recipe, Resolved, TokenOrder, sampling_rules, sharding_rules,
+};
 use ferrotune_rl::Trainer;
 use ferrotune_rollout::{Sampler, SamplerConfig};
 
@@ -45,7 +47,10 @@ pub(crate) fn check_mesh(resolved: &Resolved, model: &ModelConfig) -> Result<(),
         let fault = Fault {
             keys: vec!["mesh.order", "mesh.context"],
             title: format!("a model of the family {family} reads rows in their natural order"),
-            help: Some("write `mesh.order = \"dual_chunk_swap\"`, which evens out its attention alone".to_owned()),
+            help: Some(
+                "write `mesh.order = \"dual_chunk_swap\"`, which evens out its attention alone"
+                    .to_owned(),
+            ),
         };
         return Err(Failure::Recipe(resolved.refuse(&[fault])));
     }

@@ -5,8 +5,8 @@ mod tests;
 
 use ferrotune_batch::{Aggregation, Balance, DEFAULT_PAD_ALIGN, Packing, PadPosition};
 use ferrotune_engine::{
-    AdamW, Muon, OnNonFinite, Optimizer, OrderKind, Rule, Schedule, ScheduleKind, Sgd, ShardOverData,
-    SpikeGuard,
+    AdamW, Muon, OnNonFinite, Optimizer, OrderKind, Rule, Schedule, ScheduleKind, Sgd,
+    ShardOverData, SpikeGuard,
 };
 use ferrotune_pjrt::DType;
 use ferrotune_recipe as recipe;

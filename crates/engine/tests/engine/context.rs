@@ -36,7 +36,6 @@ struct Found {
     scores: Scores,
     gradients: Vec<(ParamSpec, HostArray)>,
     metrics: BTreeMap<String, f64>,
-    evaluated: BTreeMap<String, f64>,
 }
 
 fn run(engine: &mut Engine, batch: &Rows) -> Found {
@@ -45,7 +44,6 @@ fn run(engine: &mut Engine, batch: &Rows) -> Found {
     let gradients = engine.gradients_to_host().unwrap();
     Found {
         scores: engine.score(batch).unwrap(),
-        evaluated: engine.evaluate(batch, &loss).unwrap(),
         metrics: engine.update(0.0).unwrap().read().unwrap().metrics,
         gradients,
     }
@@ -62,23 +60,24 @@ fn apart(a: &[f32], b: &[f32]) -> f64 {
 /// How far two runs differ: scores, gradients, sums.
 fn differences(a: &Found, b: &Found) -> [f64; 3] {
     let scores = apart(&a.scores.logprob, &b.scores.logprob);
-    let sums = |a: &BTreeMap<String, f64>, b: &BTreeMap<String, f64>| {
-        assert!(a.keys().eq(b.keys()));
-        let each = a.iter().map(|(name, value)| (value - b[name]).abs() / value.abs().max(1.0));
-        each.fold(0.0, f64::max)
-    };
+    assert!(a.metrics.keys().eq(b.metrics.keys()));
+    let sums = a.metrics.iter();
+    let sums = sums.map(|(name, value)| (value - b.metrics[name]).abs() / value.abs().max(1.0));
     [
         scores.max(apart(&a.scores.entropy, &b.scores.entropy)),
         relative(&a.gradients, &b.gradients),
-        sums(&a.metrics, &b.metrics).max(sums(&a.evaluated, &b.evaluated)),
+        sums.fold(0.0, f64::max),
     ]
 }
 
-/// The same documents in rows of their own order: what another order of the same sums costs.
-fn null_control(family: &str, docs: &[Trajectory], expected: &Found, batch: &Rows) -> [f64; 3] {
+/// What the order of sums costs: the same documents packed in another order, and rows apart on two devices.
+fn null_control(family: &str, docs: &[Trajectory], expected: &Found, batch: &Rows) -> f64 {
     let turned: Vec<Trajectory> = docs.iter().rev().cloned().collect();
     let other = rows(&turned, WIDTH, ROWS);
-    let mut found = run(&mut engine(family, [1, 1, 1], OrderKind::Contiguous), &other);
+    let mut found = run(
+        &mut engine(family, [1, 1, 1], OrderKind::Contiguous),
+        &other,
+    );
     for scores in [&mut found.scores.logprob, &mut found.scores.entropy] {
         let mut of_documents = other.unpack(&scores[..]).unwrap();
         of_documents.reverse();
@@ -88,15 +87,24 @@ fn null_control(family: &str, docs: &[Trajectory], expected: &Found, batch: &Row
             scores[at..at + own.len()].copy_from_slice(own);
         }
     }
-    differences(expected, &found)
+    let apart = run(&mut engine(family, [1, 2, 1], OrderKind::Contiguous), batch);
+    let each = [found, apart].map(|found| differences(expected, &found));
+    println!(
+        "{family}: packed otherwise {:?}, rows apart {:?}",
+        each[0], each[1]
+    );
+    each.into_iter().flatten().fold(0.0, f64::max)
 }
 
-fn check(family: &str, meshes: &[[usize; 3]], orders: &[OrderKind], limit: f64) {
+fn check(family: &str, meshes: &[[usize; 3]], orders: &[OrderKind]) {
     let docs = documents(&LENGTHS);
     let batch = rows(&docs, WIDTH, ROWS);
-    let expected = run(&mut engine(family, [1, 1, 1], OrderKind::Contiguous), &batch);
+    let expected = run(
+        &mut engine(family, [1, 1, 1], OrderKind::Contiguous),
+        &batch,
+    );
     let null = null_control(family, &docs, &expected, &batch);
-    println!("{family}: null {null:?}");
+    let limit = f64::max(1e-6, 2.0 * null);
     for mesh in meshes {
         for order in orders {
             let found = run(&mut engine(family, *mesh, *order), &batch);
@@ -105,7 +113,7 @@ fn check(family: &str, meshes: &[[usize; 3]], orders: &[OrderKind], limit: f64) 
             let worst = apart.into_iter().fold(0.0, f64::max);
             assert!(
                 worst < limit,
-                "{family} {mesh:?} {}: {apart:?}, another packing: {null:?}",
+                "{family} {mesh:?} {}: {apart:?}; the order of sums alone: {null:e}",
                 order.name()
             );
         }
@@ -114,17 +122,43 @@ fn check(family: &str, meshes: &[[usize; 3]], orders: &[OrderKind], limit: f64) 
 
 #[test]
 fn every_order_on_every_mesh_has_the_numbers_of_one_device() {
-    check("qwen3", &MESHES, &OrderKind::ALL, 1e-6);
+    check("qwen3", &MESHES, &OrderKind::ALL);
 }
 
 #[test]
 fn experts_have_the_tokens_of_every_device() {
-    check("qwen3_moe", &[[2, 1, 2]], &[OrderKind::DualChunkSwap], 1e-6);
+    check("qwen3_moe", &[[2, 1, 2]], &[OrderKind::DualChunkSwap]);
 }
 
 /// Attention alone is in another order, and the rule's heads are shared, or, by four devices, are on all of them.
 #[test]
 fn hybrids_read_rows_in_their_natural_order() {
     let orders = [OrderKind::Contiguous, OrderKind::DualChunkSwap];
-    check("qwen3_next", &[[1, 1, 2], [1, 1, 4], [2, 1, 2]], &orders, 1e-5);
+    check("qwen3_next", &[[1, 1, 2], [1, 1, 4]], &orders);
+}
+
+/// Collectives of the program whose name begins so: kind, bytes, whether in a loop.
+fn collectives(engine: &Engine, name: &str) -> Vec<(String, u64, bool)> {
+    let program = engine.programs().find(|p| p.name().starts_with(name));
+    let made = program.unwrap().operations().unwrap().unwrap();
+    for it in &made.collectives {
+        println!(
+            "{name} {} {} {} {}",
+            it.kind, it.bytes, it.in_loop, it.scope
+        );
+    }
+    let each = made.collectives.into_iter();
+    each.map(|it| (it.kind, it.bytes, it.in_loop)).collect()
+}
+
+#[test]
+fn keys_and_values_are_gathered_once_a_layer_and_activations_never() {
+    let (rows, width) = (2, 512);
+    for family in ["qwen3", "qwen3_next"] {
+        let mut engine = engine(family, [1, 1, 2], OrderKind::DualChunkSwap);
+        engine.compile(rows, width, &Loss::cross_entropy()).unwrap();
+        engine.score(&Rows::empty(rows, width, &[])).unwrap();
+        collectives(&engine, "score");
+        collectives(&engine, "first");
+    }
 }

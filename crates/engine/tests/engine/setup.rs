@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
 use ferrotune_engine::{
-    AdamW, Engine, EngineConfig, Error, Optimizer, OrderKind, RouterSettings, Rule, ShardOverData, Trains,
+    AdamW, Engine, EngineConfig, Error, Optimizer, OrderKind, RouterSettings, Rule, ShardOverData,
+    Trains,
 };
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::ModelConfig;

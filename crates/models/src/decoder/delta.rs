@@ -99,7 +99,8 @@ impl DeltaSizes {
     /// `[…,C]` → `[…,K,C/K]`: the channels of each key head side by side.
     fn by_head(&self, x: &Tensor, lead: usize) -> Tensor {
         let [query, key, value] = self.cut(x, lead);
-        let value = value.reshape(&[&value.dims()[..=lead], &[self.shared() * self.value_dim]].concat());
+        let value =
+            value.reshape(&[&value.dims()[..=lead], &[self.shared() * self.value_dim]].concat());
         Tensor::concatenate(&[&query, &key, &value], lead + 1)
     }
 
