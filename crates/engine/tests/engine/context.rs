@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ferrotune_batch::{Rows, Trajectory};
-use ferrotune_engine::{Engine, EngineConfig, Error, Loss, OrderKind, Scores};
+use ferrotune_engine::{Engine, EngineConfig, Error, Loss, OrderKind, RouterSettings, Scores};
 use ferrotune_graph::HostArray;
 use ferrotune_models::ModelConfig;
 use ferrotune_nn::ParamSpec;
@@ -23,7 +23,16 @@ fn try_engine(family: &str, mesh: [usize; 3], order: OrderKind) -> Result<Engine
     let params = ferrotune_models::load(fixture(family), &model)
         .unwrap()
         .params;
-    let config = EngineConfig { order, ..config() };
+    let routed = family == "qwen3_moe";
+    let router = RouterSettings {
+        load_balance: if routed { 0.5 } else { 0.0 },
+        replay: routed,
+    };
+    let config = EngineConfig {
+        order,
+        router,
+        ..config()
+    };
     try_engine_of(model, &params, mesh, config)
 }
 
@@ -96,8 +105,21 @@ fn null_control(family: &str, docs: &[Trajectory], expected: &Found, batch: &Row
     each.into_iter().flatten().fold(0.0, f64::max)
 }
 
+/// Each token names experts of its own, of which there are four; two layers send it to two, or one is left to the router.
+fn with_experts(document: Trajectory) -> Trajectory {
+    let named = |t: usize| {
+        let (a, b) = ((t % 4) as i16, (t / 4 % 4) as i16);
+        [a, (a + 1) % 4, b, if a == b { -1 } else { a }]
+    };
+    let ids: Vec<i16> = (0..document.len()).flat_map(named).collect();
+    document.with_expert_ids(4, &ids)
+}
+
 fn check(family: &str, meshes: &[[usize; 3]], orders: &[OrderKind]) {
-    let docs = documents(&LENGTHS);
+    let mut docs = documents(&LENGTHS);
+    if family == "qwen3_moe" {
+        docs = docs.into_iter().map(with_experts).collect();
+    }
     let batch = rows(&docs, WIDTH, ROWS);
     let expected = run(
         &mut engine(family, [1, 1, 1], OrderKind::Contiguous),
@@ -126,7 +148,7 @@ fn every_order_on_every_mesh_has_the_numbers_of_one_device() {
 }
 
 #[test]
-fn experts_have_the_tokens_of_every_device() {
+fn tokens_go_to_their_experts_from_every_device() {
     check("qwen3_moe", &[[2, 1, 2]], &[OrderKind::DualChunkSwap]);
 }
 
@@ -137,28 +159,92 @@ fn hybrids_read_rows_in_their_natural_order() {
     check("qwen3_next", &[[1, 1, 2], [1, 1, 4]], &orders);
 }
 
-/// Collectives of the program whose name begins so: kind, bytes, whether in a loop.
-fn collectives(engine: &Engine, name: &str) -> Vec<(String, u64, bool)> {
+/// Collectives of the program whose name begins so: kind, bytes on a device, layer.
+fn collectives(engine: &Engine, name: &str) -> Vec<(String, u64, String)> {
     let program = engine.programs().find(|p| p.name().starts_with(name));
     let made = program.unwrap().operations().unwrap().unwrap();
-    for it in &made.collectives {
-        println!(
-            "{name} {} {} {} {}",
-            it.kind, it.bytes, it.in_loop, it.scope
-        );
-    }
     let each = made.collectives.into_iter();
-    each.map(|it| (it.kind, it.bytes, it.in_loop)).collect()
+    each.map(|it| (it.kind, it.bytes, it.scope)).collect()
 }
 
 #[test]
 fn keys_and_values_are_gathered_once_a_layer_and_activations_never() {
     let (rows, width) = (2, 512);
-    for family in ["qwen3", "qwen3_next"] {
-        let mut engine = engine(family, [1, 1, 2], OrderKind::DualChunkSwap);
-        engine.compile(rows, width, &Loss::cross_entropy()).unwrap();
-        engine.score(&Rows::empty(rows, width, &[])).unwrap();
-        collectives(&engine, "score");
-        collectives(&engine, "first");
+    let mut engine = engine("qwen3", [1, 1, 2], OrderKind::DualChunkSwap);
+    engine.score(&Rows::empty(rows, width, &[])).unwrap();
+    let sent = collectives(&engine, "score");
+    let model = engine.model();
+    let of_token = |values: usize| (rows * width * values * size_of::<f32>()) as u64;
+    let keys = of_token(model.num_key_value_heads * model.head_dim);
+    // One layer stands in the program, in a loop. Places are gathered before it.
+    let places = of_token(1);
+    let (of_attention, others): (Vec<_>, Vec<_>) = sent
+        .into_iter()
+        .partition(|(_, _, scope)| scope.ends_with("attn"));
+    let mut found: Vec<u64> = of_attention.iter().map(|(_, bytes, _)| *bytes).collect();
+    found.sort();
+    assert_eq!(found, [places, places, keys, keys], "{of_attention:?}");
+    // The others are weights.
+    let largest = (model.vocab_size * model.hidden_size * size_of::<f32>()) as u64;
+    for (kind, bytes, scope) in others {
+        assert_eq!(kind, "all-gather", "{scope}");
+        assert!(
+            bytes <= largest && largest < keys,
+            "{bytes} bytes in {scope}"
+        );
     }
+}
+
+#[test]
+fn a_document_leaves_the_bits_of_the_others_on_any_device() {
+    let mut docs = documents(&LENGTHS);
+    let mut engine = engine("qwen3", [1, 1, 4], OrderKind::Balanced);
+    let mut scores = |docs: &[Trajectory]| {
+        let batch = rows(docs, WIDTH, ROWS);
+        let found = engine.score(&batch).unwrap();
+        batch.unpack(&found.logprob).unwrap()
+    };
+    let before = scores(&docs);
+    for token in &mut docs[4].tokens {
+        *token = (*token + 1) % 128;
+    }
+    let after = scores(&docs);
+    for (d, (before, after)) in before.iter().zip(&after).enumerate() {
+        assert_eq!(before == after, d != 4, "document {d}");
+    }
+}
+
+#[test]
+fn rows_that_cannot_be_shared_are_refused_by_name() {
+    let docs = documents(&[9]);
+    let mut swapped = engine("qwen3", [1, 1, 2], OrderKind::DualChunkSwap);
+    let refused = swapped.score(&rows(&docs, 34, 1)).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("nearest budgets are 32 and 36"),
+        "{refused}"
+    );
+    // Places are those of the rows that were given, not of the order on the devices.
+    let mut docs = documents(&[30]);
+    docs[0].tokens[23] = 128;
+    let refused = swapped.score(&rows(&docs, WIDTH, 1)).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            Error::TokenId {
+                row: 0,
+                column: 23,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    let refused = try_engine("qwen3_next", [1, 1, 2], OrderKind::Balanced).err();
+    let refused = refused
+        .expect("the order differs from row to row")
+        .to_string();
+    assert!(refused.contains("qwen3_next") && refused.contains("dual_chunk_swap"));
+    // Where no row is shared there is no order to refuse.
+    try_engine("qwen3_next", [1, 2, 1], OrderKind::Balanced).unwrap();
 }
