@@ -93,11 +93,13 @@ impl TokenOrder {
     }
 }
 
-/// The tiles that attention has of so many queries on a device.
+/// The tiles by which work is shared, for so many queries on a device: those of attention, or an eighth of its queries where that
+/// is less, for attention that knows documents and does less than whole tiles.
 fn tiling(queries: usize) -> Tiling {
+    let most = (queries / 8).max(1);
     let blocks = |(q, k): (usize, usize)| Blocks {
-        queries: q.min(queries),
-        keys: k,
+        queries: q.min(most),
+        keys: k.min(most),
     };
     let back = blocks(ATTENTION_TILES.backward);
     Tiling {
@@ -144,4 +146,91 @@ impl TokenPlaces {
 fn gather<T: Copy>(values: &[T], places: &[usize], width: usize) -> Vec<T> {
     let each = places.iter().map(|at| &values[at * width..][..width]);
     each.flatten().copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrotune_batch::{Aggregation, Packing, Trajectory};
+
+    use super::*;
+
+    /// Two rows of 32 tokens with documents of 20, 9, 2 and of 15, 1 and padding; each token has an id of its own.
+    fn rows() -> Rows {
+        let mut id = 0;
+        let mut document = |length: u32| {
+            id += length;
+            Trajectory::document((id - length..id).collect())
+        };
+        let docs = [20, 9, 2, 15, 1].map(&mut document);
+        let weights = Aggregation::TokenMean.weights(&docs).unwrap();
+        Packing::packed(32).pack(&docs, &weights).unwrap()
+    }
+
+    fn order(kind: OrderKind, natural: bool) -> TokenOrder {
+        TokenOrder {
+            kind,
+            shards: 2,
+            natural,
+        }
+    }
+
+    #[test]
+    fn each_place_predicts_the_next_token_of_its_document_and_nothing_else() {
+        let rows = rows();
+        for kind in OrderKind::ALL {
+            let places = order(kind, false).places(&rows).unwrap();
+            for (at, target) in places.here.iter().zip(places.targets(&rows)) {
+                let inside = (at + 1) % 32 != 0;
+                let segments = rows.segment_ids();
+                let follows = inside && segments[*at] != 0 && segments[*at] == segments[at + 1];
+                let expected = if follows {
+                    rows.token_ids()[at + 1]
+                } else {
+                    -1
+                };
+                assert_eq!(target, expected, "{kind:?} {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn scores_of_predicted_tokens_come_back_to_their_own_places() {
+        let rows = rows();
+        let values: Vec<f32> = (0..64).map(|i| i as f32).collect();
+        for kind in OrderKind::ALL {
+            let places = order(kind, false).places(&rows).unwrap();
+            assert_eq!(places.natural(&places.next(&values)), values, "{kind:?}");
+            let wide = places.here(&(0..128).collect::<Vec<usize>>(), 2);
+            for (pair, at) in wide.chunks(2).zip(&places.here) {
+                assert_eq!(pair, [2 * at, 2 * at + 1], "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_orders_differ_and_the_balanced_one_from_row_to_row() {
+        let rows = rows();
+        let first = |kind| order(kind, false).places(&rows).unwrap().here;
+        let [contiguous, swapped, balanced] = OrderKind::ALL.map(first);
+        assert_eq!(contiguous, (0..64).collect::<Vec<_>>());
+        assert_eq!(
+            swapped[..17],
+            [
+                &[0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31],
+                &[8][..]
+            ]
+            .concat()
+        );
+        assert_ne!(balanced, swapped);
+        let of_row = |row: usize| {
+            balanced[32 * row..][..32]
+                .iter()
+                .map(move |at| at - 32 * row)
+        };
+        assert!(!of_row(0).eq(of_row(1)));
+        for kind in OrderKind::ALL {
+            let natural = order(kind, true).places(&rows).unwrap().here;
+            assert_eq!(natural, contiguous, "{kind:?}");
+        }
+    }
 }
