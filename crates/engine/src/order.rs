@@ -136,7 +136,7 @@ impl TokenPlaces {
         let predicted = |at: &usize| {
             let follows = rows.positions()[*at] != 0
                 && rows.segment_ids()[*at] != 0
-                && at % rows.width() != 0;
+                && !at.is_multiple_of(rows.width());
             if follows { rows.token_ids()[*at] } else { -1 }
         };
         self.next.iter().map(predicted).collect()
@@ -180,7 +180,7 @@ mod tests {
         for kind in OrderKind::ALL {
             let places = order(kind, false).places(&rows).unwrap();
             for (at, target) in places.here.iter().zip(places.targets(&rows)) {
-                let inside = (at + 1) % 32 != 0;
+                let inside = !(at + 1).is_multiple_of(32);
                 let segments = rows.segment_ids();
                 let follows = inside && segments[*at] != 0 && segments[*at] == segments[at + 1];
                 let expected = if follows {
