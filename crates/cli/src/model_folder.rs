@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::bail;
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Offload, Optimizer, RouterSettings,
-    ShardOverData, Trains,
+    Engine, EngineConfig, HeadMode, HeadSettings, HeadSizes, Offload, Optimizer, OrderKind,
+    RouterSettings, ShardOverData, Trains,
 };
 use ferrotune_graph::{HostArray, Policy};
 use ferrotune_models::{ModelConfig, load, load_adapter};
@@ -134,6 +134,7 @@ pub(crate) fn scoring_engine(
         shard_over_data: ShardOverData::Nothing,
         offload: Offload::Nothing,
         router: RouterSettings::default(),
+        order: OrderKind::default(),
     };
     Engine::new(
         &device.client,

@@ -9,11 +9,15 @@ use ferrotune_pjrt::{ArraySpec, Client};
 use ferrotune_program::{Group, Layout, Leaf};
 
 use crate::error::Error;
+use crate::order::{TokenOrder, TokenPlaces};
 
 /// Arguments of a program that reads rows, in the order of [`layout`].
 pub(crate) struct RowTensors {
     pub(crate) token_ids: Tensor,
     pub(crate) sequence: Sequence,
+    /// The token that each place predicts, −1 for none.
+    pub(crate) targets: Tensor,
+    /// Of the predicted token, as the fields.
     pub(crate) loss_weight: Tensor,
     /// Experts that tokens were sent to before, s32 `[B,T,N,J]`, if they are to go there again.
     pub(crate) expert_ids: Option<Tensor>,
@@ -41,6 +45,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) vocabulary: usize,
     /// The experts, if they are named.
     pub(crate) experts: Option<Replayed>,
+    /// How tokens go to devices.
+    pub(crate) order: TokenOrder,
 }
 
 /// The arrays of `[B,T]` rows that a program with these fields reads.
@@ -57,6 +63,7 @@ pub(crate) fn layout(
         leaf("token_ids", DType::S32),
         leaf("segment_ids", DType::S32),
         leaf("positions", DType::S32),
+        leaf("targets", DType::S32),
         leaf("loss_weight", DType::F32),
     ];
     leaves.extend(fields.iter().map(|f| leaf(f.name(), DType::F32)));
@@ -70,8 +77,16 @@ pub(crate) fn layout(
 
 impl RowTensors {
     pub(crate) fn new(arguments: &[Tensor], fields: &[Field]) -> Self {
-        let [token_ids, segment_ids, positions, loss_weight, rest @ ..] = arguments else {
-            unreachable!("the layout of rows has at least four arrays")
+        let [
+            token_ids,
+            segment_ids,
+            positions,
+            targets,
+            loss_weight,
+            rest @ ..,
+        ] = arguments
+        else {
+            unreachable!("the layout of rows has at least five arrays")
         };
         Self {
             token_ids: token_ids.clone(),
@@ -79,6 +94,7 @@ impl RowTensors {
                 segment_ids: segment_ids.clone(),
                 positions: positions.clone(),
             },
+            targets: targets.clone(),
             loss_weight: loss_weight.clone(),
             expert_ids: rest.get(fields.len()).cloned(),
             fields: fields.iter().copied().zip(rest.iter().cloned()).collect(),
@@ -86,7 +102,8 @@ impl RowTensors {
     }
 }
 
-/// Copies rows to the devices; several, of one shape, one behind the other into a layout that stacks them.
+/// Copies rows to the devices, in the order of these; several, of one shape, one behind the other into a layout that stacks
+/// them.
 ///
 /// # Errors
 /// A field that the rows have not got, a token id outside of the vocabulary, experts that the model has not got, a failure of
@@ -122,36 +139,46 @@ fn arrays(rows: &Rows, wanted: &Wanted<'_>) -> Result<Vec<HostArray>, Error> {
             vocabulary,
         });
     }
+    let places = wanted.order.places(rows)?;
     let dims = [rows.row_count(), rows.width()];
     let ints = |values: &[i32]| {
         HostArray::from_slice(&dims, values).map_err(ferrotune_program::Error::from)
     };
-    let floats = |values: &[f32]| {
-        HostArray::from_slice(&dims, values).map_err(ferrotune_program::Error::from)
+    let of_tokens = |values: &[i32]| ints(&places.here(values, 1));
+    let of_targets = |values: &[f32]| {
+        let values = places.next(values);
+        HostArray::from_slice(&dims, &values).map_err(ferrotune_program::Error::from)
     };
     let mut host = vec![
-        ints(rows.token_ids())?,
-        ints(rows.segment_ids())?,
-        ints(rows.positions())?,
-        floats(rows.loss_weight())?,
+        of_tokens(rows.token_ids())?,
+        of_tokens(rows.segment_ids())?,
+        of_tokens(rows.positions())?,
+        ints(&places.targets(rows))?,
+        of_targets(rows.loss_weight())?,
     ];
     let missing = |field: Field| Error::MissingField {
         loss: wanted.reader.to_owned(),
         field: field.name(),
     };
     for field in wanted.fields {
-        host.push(floats(rows.field(*field).ok_or_else(|| missing(*field))?)?);
+        let values = rows.field(*field).ok_or_else(|| missing(*field))?;
+        host.push(of_targets(values)?);
     }
     if let Some(experts) = wanted.experts {
         let column = rows.column(Field::ExpertIds);
         let column = column.ok_or_else(|| missing(Field::ExpertIds))?;
-        host.push(expert_ids(rows, column, experts)?);
+        host.push(expert_ids(rows, column, experts, &places)?);
     }
     Ok(host)
 }
 
 /// The experts of every token as s32 `[B,T,N,J]`.
-fn expert_ids(rows: &Rows, column: &Column, wanted: Replayed) -> Result<HostArray, Error> {
+fn expert_ids(
+    rows: &Rows,
+    column: &Column,
+    wanted: Replayed,
+    places: &TokenPlaces,
+) -> Result<HostArray, Error> {
     let Replayed {
         layers,
         top_k,
@@ -174,7 +201,8 @@ fn expert_ids(rows: &Rows, column: &Column, wanted: Replayed) -> Result<HostArra
             count,
         });
     }
-    let ids: Vec<i32> = ids.iter().map(|id| i32::from(*id)).collect();
+    let ids = places.here(ids, per_token);
+    let ids: Vec<i32> = ids.into_iter().map(i32::from).collect();
     let dims = [rows.row_count(), rows.width(), layers, top_k];
     Ok(HostArray::from_slice(&dims, &ids).map_err(ferrotune_program::Error::from)?)
 }

@@ -35,6 +35,7 @@ use crate::data_shards::{DataShards, ShardOverData};
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::optimizer;
+use crate::order::TokenOrder;
 use crate::scaling;
 use crate::step::{self, GradientProgram, ScoreProgram, Site, StepProgram, UpdateProgram};
 
@@ -66,6 +67,7 @@ pub struct Engine {
     /// The parameters that learn, split as what the optimizer keeps of them.
     parts_layout: Layout,
     data: DataShards,
+    order: TokenOrder,
     /// `None` after a program that took it failed.
     params: Option<Group>,
     frozen: Group,
@@ -99,7 +101,7 @@ impl Engine {
     ///
     /// # Errors
     /// Parameters that are not those of the model, that the mesh does not divide, or that do not fit on the devices; patterns
-    /// that fit no parameter, or all of them; [`Error::NotOverData`].
+    /// that fit no parameter, or all of them; [`Error::NotOverData`], [`Error::RowOrder`].
     pub fn new(
         client: &Client,
         mesh: &Mesh,
@@ -158,6 +160,7 @@ impl Engine {
             client: client.clone(),
             mesh: mesh.clone(),
             rules: rules.clone(),
+            order: TokenOrder::new(config.order, mesh, rules, &model)?,
             model,
             shapes: Shapes::new(config.max_shapes),
             config,
@@ -199,6 +202,7 @@ impl Engine {
             accumulators: &self.accumulator_layout,
             parts: &self.parts_layout,
             data: &self.data,
+            order: self.order,
         }
     }
 
@@ -209,6 +213,7 @@ impl Engine {
             reader: &loss.name,
             vocabulary: self.model.vocab_size,
             experts: self.site().replayed(),
+            order: self.order,
         }
     }
 

@@ -31,6 +31,18 @@ pub enum Error {
         /// Paths of all parameters.
         paths: Vec<String>,
     },
+    /// Rows that the devices which share them cannot cut.
+    #[error(transparent)]
+    Rows(#[from] ferrotune_batch::Refused),
+    /// An order that differs from row to row, for a model that reads rows in their natural order.
+    #[error(
+        "a model of the family {family} reads rows in their natural order, in which attention can be evened out by the order \
+         dual_chunk_swap but not by balanced, which differs from row to row"
+    )]
+    RowOrder {
+        /// The family.
+        family: &'static str,
+    },
     /// Settings of routers for a model without experts.
     #[error(
         "a model of the family {family} has no experts: leave load balance and replay of routes out"

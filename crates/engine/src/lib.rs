@@ -49,6 +49,7 @@ mod engine;
 mod error;
 mod loss;
 mod optimizer;
+mod order;
 mod scaling;
 mod schedule;
 mod scores;
@@ -60,6 +61,7 @@ pub use engine::{
     Skipped, Trains, UpdateReport,
 };
 pub use error::Error;
+pub use ferrotune_batch::OrderKind;
 pub use ferrotune_models::{HfLayout, Lora};
 pub use ferrotune_nn::{Combine, EntropyUse, HeadMode, HeadSettings, HeadSizes};
 pub use loss::{Loss, LossFunction, LossInputs, LossTerms, Metric};

@@ -7,8 +7,8 @@ use ferrotune_batch::Field;
 use ferrotune_graph::Tensor;
 use ferrotune_nn::{Combine, EntropyUse};
 
-/// What a loss may read. All tensors are f32 `[B,T]`, and a value for a token sits at that token's own place; or, for a
-/// separable loss, `[n]` of some tokens at a time.
+/// What a loss may read. All tensors are f32 `[B,T]`, and all that belongs to a token sits at one place, the one that predicts
+/// it; or, for a separable loss, `[n]` of some tokens at a time.
 pub struct LossInputs {
     /// Log-probability of each token given those before it in its document; 0 where nothing is
     /// predicted or the token has no weight.

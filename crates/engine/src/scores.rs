@@ -1,68 +1,54 @@
 //! From parameters and rows to per-token log-probabilities and entropies, or to a loss.
 //!
-//! The model's output at place t − 1 predicts the token at t. So what belongs to a token is moved one place ahead for the
-//! head, and the scores are moved back. The first token of a document is predicted by nothing: it and padding score 0, and
-//! no gradient passes there, whatever the hidden states are.
+//! What belongs to a token lies at the place that predicts it: [`crate::order`] puts it there. The first token of a document is
+//! predicted by nothing: it and padding score 0, and no gradient passes there, whatever the hidden states are.
 
 use ferrotune_graph::Tensor;
-use ferrotune_models::{Decoder, ModelConfig, Routed};
+use ferrotune_models::{Decoder, Routed};
 use ferrotune_nn::{EntropyUse, Head, Params, PartialLoss, TokenScores};
 
 use crate::batch::RowTensors;
-use crate::engine::EngineConfig;
 use crate::loss::{Loss, LossInputs, LossTerms, Metric};
+use crate::step::Site;
 
 /// Rows before the head.
 pub(crate) struct Ahead {
     head: Head,
     hidden: Tensor,
-    /// The token that each place predicts.
-    targets: Tensor,
-    /// Where that token counts.
+    /// Where the predicted token counts.
     mask: Tensor,
     /// What the experts did, where their load is to be balanced.
     routed: Option<Routed>,
 }
 
-/// What sits at each token's own place, at the place that predicts it.
-fn ahead(t: &Tensor) -> Tensor {
-    t.slice(1, 1, t.dim(1)).pad(1, 0, 1, 0.0)
-}
-
-/// The opposite.
-fn back(t: &Tensor) -> Tensor {
-    t.slice(1, 0, t.dim(1) - 1).pad(1, 1, 0, 0.0)
-}
-
 impl Ahead {
     /// Runs the model up to the head. With `weighted`, tokens without weight do not count.
     pub(crate) fn new(
-        model: &ModelConfig,
-        config: &EngineConfig,
+        site: &Site<'_>,
         params: &Params,
         rows: &RowTensors,
         entropy: EntropyUse,
         weighted: bool,
     ) -> Self {
+        let config = site.config;
         let decoder = Decoder {
-            config: model,
+            config: site.model,
             params,
             compute: config.compute,
             policy: config.policy.clone(),
+            queries: site.order.of_queries(),
         };
-        let nonzero = |t: &Tensor| t.ne(&t.zeros_like());
-        let sequence = &rows.sequence;
-        let mut counts = nonzero(&sequence.positions).and(&nonzero(&sequence.segment_ids));
+        let mut mask = rows.targets.ge(&rows.targets.zeros_like());
         if weighted {
-            counts = counts.and(&nonzero(&rows.loss_weight));
+            mask = mask.and(&rows.loss_weight.ne(&rows.loss_weight.zeros_like()));
         }
+        let sequence = &rows.sequence;
         let forward = decoder.forward(&rows.token_ids, sequence, rows.expert_ids.as_ref());
         Self {
             hidden: forward.hidden,
             routed: forward.routed.filter(|_| config.router.load_balance != 0.0),
             head: decoder.head(config.temperature, config.head, entropy),
-            targets: ahead(&rows.token_ids),
-            mask: ahead(&counts),
+            mask,
         }
     }
 
@@ -94,14 +80,14 @@ impl Ahead {
         Some((chosen * likely).sum(&[0]) * rows.loss_weight.sum_all() * experts)
     }
 
-    /// Scores of every token that counts, f32 `[B,T]`, at the token's own place.
-    pub(crate) fn scores(&self) -> TokenScores {
+    /// Scores of every token that counts, f32 `[B,T]`, at the place that predicts it.
+    pub(crate) fn scores(&self, rows: &RowTensors) -> TokenScores {
         let g = self.hidden.graph().clone();
         let scores = g.scope("head", || {
             self.head
-                .score(&self.hidden, &self.targets, Some(&self.mask))
+                .score(&self.hidden, &rows.targets, Some(&self.mask))
         });
-        let place = |t: &Tensor| back(t).shard(&["batch", "tokens"]);
+        let place = |t: &Tensor| t.shard(&["batch", "tokens"]);
         TokenScores {
             logprob: place(&scores.logprob),
             entropy: place(&scores.entropy),
@@ -115,7 +101,7 @@ impl Ahead {
         let fields = rows.fields.iter().map(|(_, t)| t);
         let extra: Vec<Tensor> = std::iter::once(&rows.loss_weight)
             .chain(fields)
-            .map(ahead)
+            .cloned()
             .collect();
         let names = std::cell::RefCell::new(Vec::new());
         let told = |scores: &TokenScores, extra: &[Tensor]| {
@@ -136,7 +122,7 @@ impl Ahead {
         };
         let found = g.scope("head", || {
             self.head
-                .single_pass(&self.hidden, &self.targets, Some(&self.mask), &extra, told)
+                .single_pass(&self.hidden, &rows.targets, Some(&self.mask), &extra, told)
         });
         let metrics = found.others.into_iter().zip(names.into_inner());
         let metric = |((value, combine), name)| Metric {

@@ -19,6 +19,7 @@ use crate::data_shards::DataShards;
 use crate::engine::EngineConfig;
 use crate::error::Error;
 use crate::loss::Loss;
+use crate::order::TokenOrder;
 use crate::scores::Ahead;
 
 /// What every program of an engine is traced from.
@@ -42,6 +43,8 @@ pub(crate) struct Site<'a> {
     pub(crate) parts: &'a Layout,
     /// The devices that gather gradients of their own.
     pub(crate) data: &'a DataShards,
+    /// How rows go to the devices that share them.
+    pub(crate) order: TokenOrder,
 }
 
 impl Site<'_> {
@@ -58,6 +61,7 @@ impl Site<'_> {
 
     /// The arrays of a micro-batch whose rows have these fields.
     fn rows(&self, rows: usize, width: usize, fields: &[Field]) -> Result<Layout, Error> {
+        self.order.check(width)?;
         let replayed = self.replayed();
         Ok(batch::layout(
             self.mesh, self.rules, rows, width, fields, replayed,
@@ -120,7 +124,7 @@ pub(crate) fn score_program(
     let tree = site.tree(given.weights());
     let rows_of = RowTensors::new(&given.rows, &[]);
     let entropy = EntropyUse::Reported;
-    let tokens = Ahead::new(site.model, site.config, &tree, &rows_of, entropy, false).scores();
+    let tokens = Ahead::new(site, &tree, &rows_of, entropy, false).scores(&rows_of);
     let leaf = |name: &str| Leaf::new(name, DType::F32, &[rows, width], &["batch", "tokens"]);
     let out = Layout::new(site.mesh, site.rules, &[leaf("logprob"), leaf("entropy")])?;
     builder.output(&out, &[tokens.logprob, tokens.entropy]);

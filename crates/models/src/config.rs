@@ -74,6 +74,11 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// Whether a layer reads the tokens of a row one after the other, in their natural order, as the delta rule does.
+    pub fn has_recurrence(&self) -> bool {
+        self.layers.iter().any(|kind| kind.mixer == Mixer::Delta)
+    }
+
     /// Reads `config.json` in the folder `dir`.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod attention;
+mod by_heads;
 mod by_tokens;
 mod by_type;
 mod convolution;
@@ -29,6 +30,7 @@ mod sequence;
 mod tiled;
 
 pub use attention::{attend, causal_mask};
+pub use by_heads::{by_heads, rows_are_shared};
 pub use by_tokens::{OfTokens, by_tokens};
 pub use convolution::{causal_convolution, convolution_step};
 pub use decode::{CacheView, FeedStep, HeadsStep, LogitSummary, attend_cache};
@@ -45,7 +47,7 @@ pub use param::{Init, ParamSpec};
 pub use params::Params;
 pub use rotary::{Rotation, rotate};
 pub use sequence::Sequence;
-pub use tiled::{Places, TileSizes, attend_documents, attend_tiled};
+pub use tiled::{ATTENTION_TILES, Places, QueryOrder, TileSizes, attend_documents, attend_tiled};
 
 /// Every logical axis that parameters and activations name, for the sharding rules.
 pub const LOGICAL_AXES: [&str; 8] = [

@@ -211,6 +211,18 @@ choice! {
 }
 
 choice! {
+    /// Which tokens of a row each of the `mesh.context` devices has that share it. The later a token, the more it attends to.
+    TokenOrder {
+        /// Consecutive ones: the last device has the most work.
+        Contiguous = "contiguous",
+        /// Two stretches of the 2 * context of a row, one from each end: even where one document fills the row.
+        DualChunkSwap = "dual_chunk_swap",
+        /// By the documents of each row: even where they are short, or padding is long.
+        Balanced = "balanced",
+    }
+}
+
+choice! {
     /// What decides the reward of an answer.
     Checker {
         /// 1 if the answer, trimmed of white space, equals the expected one; else 0.

@@ -93,6 +93,10 @@ pub(crate) fn find(recipe: &Recipe) -> Vec<Idle> {
             &["packing.balance"],
         );
     }
+    if recipe.mesh.context == 1 {
+        let because = "every device has whole rows";
+        idle("mesh.context", &1, because, &["mesh.order"]);
+    }
     if recipe.mesh.data == 1 {
         let because = "there is one copy of the model";
         idle("mesh.data", &1, because, &["optimizer.shard_over_data"]);

@@ -45,9 +45,10 @@ mod tests;
 pub use choice::{
     Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
     MomentDtype, Offload, OnNonFinite, OptimizerKind, PadPosition, RowBalance, ShardOverData,
+    TokenOrder,
 };
 pub use diagnostics::{Diagnostic, Diagnostics};
-pub use mesh::sharding_rules;
+pub use mesh::{sampling_rules, sharding_rules};
 pub use resolved::{Fault, Origin, Resolved};
 pub use settings::{
     Checkpoint, Data, Eval, Head, Mesh, Model, Optimizer, Packing, Recipe, Reward, Rl, Rollout,

@@ -8,6 +8,7 @@ impl Recipe {
         vec![
             ("data".to_owned(), self.mesh.data),
             ("fsdp".to_owned(), self.mesh.fsdp),
+            ("context".to_owned(), self.mesh.context),
         ]
     }
 
@@ -19,8 +20,9 @@ impl Recipe {
 
 /// For each logical axis of parameters and activations the mesh axes that split it, major first.
 ///
-/// Rows go to every device; weights, with their gradients and moments, are split over `fsdp` along the model dimension
-/// and copied over `data`. A logical axis without mesh axes is whole on every device.
+/// Rows go to every device along `data` and `fsdp`, and their tokens to those along `context`; weights, with their gradients and
+/// moments, are split over `fsdp` and `context` along the model dimension and copied over `data`. A logical axis without mesh
+/// axes is whole on every device.
 pub fn sharding_rules(recipe: &Recipe) -> Vec<(String, Vec<String>)> {
     let axes = recipe.mesh_axes();
     let rule = |logical: &str, over: &[&str]| {
@@ -35,12 +37,25 @@ pub fn sharding_rules(recipe: &Recipe) -> Vec<(String, Vec<String>)> {
     };
     vec![
         rule("batch", &["data", "fsdp"]),
-        rule("tokens", &[]),
+        rule("tokens", &["context"]),
         rule("layers", &[]),
-        rule("embed", &["fsdp"]),
+        rule("embed", &["fsdp", "context"]),
         rule("vocab", &[]),
         rule("heads", &[]),
         rule("kv_heads", &[]),
         rule("mlp", &[]),
     ]
+}
+
+/// The same for sampling, where a row has one new token at a time: each device has rows of its own, which no other shares.
+pub fn sampling_rules(recipe: &Recipe) -> Vec<(String, Vec<String>)> {
+    let mut rules = sharding_rules(recipe);
+    for (logical, over) in &mut rules {
+        match logical.as_str() {
+            "batch" => over.push("context".to_owned()),
+            "tokens" => over.clear(),
+            _ => {}
+        }
+    }
+    rules
 }

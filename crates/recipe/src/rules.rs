@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::choice::LrSchedule;
+use crate::choice::{LrSchedule, TokenOrder};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::layers::Layers;
 use crate::settings::Recipe;
@@ -69,6 +69,7 @@ pub(crate) fn check(recipe: &Recipe, judge: &mut Judge<'_>) {
     sampling(recipe, judge);
     rows(recipe, judge);
     pad_align(recipe, judge);
+    shared_rows(recipe, judge);
     targets(recipe, judge);
 }
 
@@ -310,6 +311,27 @@ fn rows(recipe: &Recipe, judge: &mut Judge<'_>) {
             packing.rows_per_micro_batch,
             |n| n.is_multiple_of(devices),
         ),
+    );
+}
+
+fn shared_rows(recipe: &Recipe, judge: &mut Judge<'_>) {
+    let (mesh, tokens) = (&recipe.mesh, recipe.packing.row_tokens);
+    let (parts, why) = match mesh.order {
+        TokenOrder::DualChunkSwap => (2 * mesh.context, "2 * context"),
+        TokenOrder::Contiguous | TokenOrder::Balanced => (mesh.context, "context"),
+    };
+    judge.refuse_if(
+        mesh.context > 1 && !tokens.is_multiple_of(parts),
+        "the devices that share a row cannot cut it into equal parts",
+        &[
+            (
+                "packing.row_tokens",
+                &format!("must be a multiple of {why} = {parts}"),
+            ),
+            ("mesh.context", &format!("context is {}", mesh.context)),
+            ("mesh.order", "says into how many parts"),
+        ],
+        &near_values("packing.row_tokens", tokens, |n| n.is_multiple_of(parts)),
     );
 }
 

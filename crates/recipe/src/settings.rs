@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use crate::choice::{
     Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
     MomentDtype, Offload, OnNonFinite, OptimizerKind, PadPosition, RowBalance, ShardOverData,
+    TokenOrder,
 };
 use crate::spec::{Base, above, between, count, derived, preset, required, settings, text, unset};
 
@@ -274,6 +275,10 @@ settings! {
         data: usize = preset(1).within(count(1).at_most(4096.0));
         /// Devices over which rows, weights, gradients and moments are split.
         fsdp: usize = preset(1).within(count(1).at_most(4096.0));
+        /// Devices that share the tokens of each row. Weights, gradients and moments are split over them too.
+        context: usize = preset(1).within(count(1).at_most(4096.0));
+        /// Which tokens of a row each of them has.
+        order: TokenOrder = preset(TokenOrder::DualChunkSwap);
     }
 }
 

@@ -65,6 +65,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     ("output_dir", &["run.dir"]),
     ("dtype", &["compute_dtype"]),
     ("dp", &["mesh.data"]),
+    ("cp", &["mesh.context"]),
+    ("context_parallel_size", &["mesh.context"]),
     ("eval_steps", &["eval.every_steps"]),
     ("save_steps", &["checkpoint.every_steps"]),
     ("save_total_limit", &["checkpoint.keep_last"]),
@@ -162,7 +164,7 @@ mod tests {
                 "did you mean `rl.learning_rate` or `warmup.learning_rate`?",
             ),
             ("num_generations", "did you mean `rl.group_size`?"),
-            ("mesh.tensor", "[mesh] has data, fsdp"),
+            ("mesh.tensor", "[mesh] has data, fsdp, context, order"),
         ] {
             assert_eq!(for_key(written, &tables), cure, "for {written}");
         }

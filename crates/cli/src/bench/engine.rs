@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, Loss, Offload, Optimizer, Pending, RouterSettings,
+    Engine, EngineConfig, HeadMode, Loss, Offload, Optimizer, OrderKind, Pending, RouterSettings,
     ShardOverData, Trains,
 };
 use ferrotune_graph::{DType, Policy};
@@ -130,6 +130,7 @@ fn engine(args: &BenchEngineArgs, device: &Device, model: ModelConfig) -> Result
         shard_over_data: ShardOverData::Nothing,
         offload: Offload::Nothing,
         router: RouterSettings::default(),
+        order: OrderKind::default(),
     };
     let (client, mesh, rules) = (&device.client, &device.mesh, &device.rules);
     let mut engine = Engine::new(client, mesh, rules, model, config, &params).or_fail()?;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use ferrotune_batch::{Aggregation, Field, Packing, Trajectory};
 use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, Loss, Offload, Optimizer, RouterSettings, ShardOverData, Trains,
+    Engine, EngineConfig, HeadMode, Loss, Offload, Optimizer, OrderKind, RouterSettings,
+    ShardOverData, Trains,
 };
 use ferrotune_graph::Policy;
 use ferrotune_models::{ModelConfig, init_params};
@@ -128,6 +129,7 @@ impl Bench {
             shard_over_data: ShardOverData::Nothing,
             offload: Offload::Nothing,
             router: RouterSettings::default(),
+            order: OrderKind::default(),
         };
         let mut engine = Engine::new(
             &device.client,

@@ -4,7 +4,9 @@ use ferrotune_engine::{Engine, EngineConfig, HeadMode, HeadSettings, Offload};
 use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::{DType, MemoryStats, Platform};
-use ferrotune_recipe::{ComputeDtype, Fault, ModelInit, Recipe, Resolved, sharding_rules};
+use ferrotune_recipe::{
+    ComputeDtype, Fault, ModelInit, Recipe, Resolved, TokenOrder, sampling_rules, sharding_rules,
+};
 use ferrotune_rl::Trainer;
 use ferrotune_rollout::{Sampler, SamplerConfig};
 
@@ -14,7 +16,7 @@ use crate::machine;
 use crate::model_folder::{self, HEAD_BYTES, StoredWeights, head_sizes};
 use crate::terminal::{bytes, short_count};
 use crate::train::inputs::Inputs;
-use crate::train::plan::{offload, optimizer, plan, shard_over_data};
+use crate::train::plan::{offload, optimizer, plan, shard_over_data, token_order};
 use crate::train::watch::Watch;
 
 /// The most answers that are decoded together.
@@ -36,9 +38,22 @@ pub(crate) fn settle_compute_dtype(resolved: &mut Resolved, model: &ModelConfig)
     resolved.settle_compute_dtype(dtype, &why);
 }
 
-/// Refuses a mesh that does not divide the model, before a device is started.
+/// Refuses a mesh that does not divide the model, or an order that it cannot have, before a device is started.
 pub(crate) fn check_mesh(resolved: &Resolved, model: &ModelConfig) -> Result<(), Failure> {
     let recipe = resolved.recipe();
+    let shared = recipe.mesh.context > 1;
+    if shared && recipe.mesh.order == TokenOrder::Balanced && model.has_recurrence() {
+        let family = model.family.model_type();
+        let fault = Fault {
+            keys: vec!["mesh.order", "mesh.context"],
+            title: format!("a model of the family {family} reads rows in their natural order"),
+            help: Some(
+                "write `mesh.order = \"dual_chunk_swap\"`, which evens out its attention alone"
+                    .to_owned(),
+            ),
+        };
+        return Err(Failure::Recipe(resolved.refuse(&[fault])));
+    }
     let axes = recipe.mesh_axes();
     let axes: Vec<(&str, usize)> = axes
         .iter()
@@ -50,9 +65,9 @@ pub(crate) fn check_mesh(resolved: &Resolved, model: &ModelConfig) -> Result<(),
         let axes: Vec<&str> = spec.axes.iter().map(String::as_str).collect();
         if let Err(error) = rules.place(&spec.path, &spec.dims, &axes, &mesh) {
             let fault = Fault {
-                keys: vec!["mesh.fsdp", "mesh.data"],
+                keys: vec!["mesh.fsdp", "mesh.context", "mesh.data"],
                 title: format!("the model does not fit the mesh: {error}"),
-                help: Some("change `mesh.fsdp` or `mesh.data`".to_owned()),
+                help: Some("change `mesh.fsdp`, `mesh.context` or `mesh.data`".to_owned()),
             };
             return Err(Failure::Recipe(resolved.refuse(&[fault])));
         }
@@ -158,6 +173,7 @@ pub(crate) fn trainer(
         offload: offload(recipe),
         trains: learns.trains,
         router: learns.router,
+        order: token_order(recipe),
     };
     let engine = Engine::new(
         &device.client,
@@ -189,7 +205,7 @@ pub(crate) fn trainer(
     let layouts = engine.layouts();
     let sampler = Sampler::new(
         &device.client,
-        &device.rules,
+        &Rules::new(sampling_rules(recipe)),
         engine.model(),
         &layouts,
         sampler,

@@ -5,8 +5,8 @@ mod tests;
 
 use ferrotune_batch::{Aggregation, Balance, DEFAULT_PAD_ALIGN, Packing, PadPosition};
 use ferrotune_engine::{
-    AdamW, Muon, Offload, OnNonFinite, Optimizer, Rule, Schedule, ScheduleKind, Sgd, ShardOverData,
-    SpikeGuard,
+    AdamW, Muon, Offload, OnNonFinite, Optimizer, OrderKind, Rule, Schedule, ScheduleKind, Sgd,
+    ShardOverData, SpikeGuard,
 };
 use ferrotune_pjrt::DType;
 use ferrotune_recipe as recipe;
@@ -126,6 +126,15 @@ pub(crate) fn offload(recipe: &Recipe) -> Offload {
     }
 }
 
+/// How the devices that share a row share its tokens.
+pub(crate) fn token_order(recipe: &Recipe) -> OrderKind {
+    match recipe.mesh.order {
+        recipe::TokenOrder::Contiguous => OrderKind::Contiguous,
+        recipe::TokenOrder::DualChunkSwap => OrderKind::DualChunkSwap,
+        recipe::TokenOrder::Balanced => OrderKind::Balanced,
+    }
+}
+
 fn schedule_kind(kind: recipe::LrSchedule, decay_steps: usize) -> ScheduleKind {
     match kind {
         recipe::LrSchedule::Constant => ScheduleKind::Constant,
@@ -167,6 +176,7 @@ fn packing(recipe: &Recipe) -> Packing {
         segment_align: packing.segment_align,
         pad_position,
         pad_align,
+        context_size: recipe.mesh.context,
         balance: balanced.then_some(Balance {
             rows_per_micro_batch: packing.rows_per_micro_batch,
             shards,

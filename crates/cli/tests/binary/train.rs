@@ -1,5 +1,7 @@
 //! A whole run: what it leaves, and that the mesh does not change what it computes.
 
+use serde_json::{Map, Value};
+
 use crate::tiny::{Tiny, files};
 
 /// Names that every step of a phase has.
@@ -159,20 +161,22 @@ fn the_warm_up_learns() {
 }
 
 #[test]
-fn two_devices_give_the_losses_of_one() {
+fn two_devices_give_the_losses_of_one_however_they_share_the_work() {
     let tiny = Tiny::new();
     let steps = "warmup.steps=12 rl.steps=8 checkpoint.every_steps=0";
     tiny.run(&format!("train recipe.toml {steps} run.dir=one"))
         .well();
-    let done = tiny
-        .run(&format!(
-            "train recipe.toml {steps} run.dir=two mesh.fsdp=2"
-        ))
-        .well();
-    assert!(done.err.contains("2 cpu devices"), "{}", done.err);
-    let (one, two) = (tiny.metrics("one"), tiny.metrics("two"));
+    for axis in ["fsdp", "context"] {
+        let run = format!("train recipe.toml {steps} run.dir={axis} mesh.{axis}=2");
+        let done = tiny.run(&run).well();
+        assert!(done.err.contains("2 cpu devices"), "{}", done.err);
+        same_losses(&tiny.metrics("one"), &tiny.metrics(axis));
+    }
+}
+
+fn same_losses(one: &[Map<String, Value>], two: &[Map<String, Value>]) {
     assert_eq!((one.len(), two.len()), (20, 20));
-    for (a, b) in one.iter().zip(&two) {
+    for (a, b) in one.iter().zip(two) {
         for name in ["loss", "grad_norm", "entropy"] {
             let (x, y) = (a[name].as_f64().unwrap(), b[name].as_f64().unwrap());
             // A policy loss may be next to nothing, being a sum of advantages that cancel.

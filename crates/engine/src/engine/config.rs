@@ -1,5 +1,6 @@
 //! What an engine is compiled for: settings, and whether they fit a model.
 
+use ferrotune_batch::OrderKind;
 use ferrotune_graph::{DType, Policy};
 use ferrotune_models::{Lora, ModelConfig};
 use ferrotune_nn::HeadSettings;
@@ -45,6 +46,10 @@ pub struct EngineConfig {
     pub offload: Offload,
     /// What is asked of routers, in models with experts.
     pub router: RouterSettings,
+    /// Which tokens of a row each device has, where the rules split `tokens`. Rows are given, and scores returned, in their
+    /// natural order. Models with a recurrence have the natural order on the devices too, where only the queries of attention
+    /// change places.
+    pub order: OrderKind,
 }
 
 /// What lies in the memory of the host while no program reads it. The numbers are the same to the last bit.

@@ -95,6 +95,7 @@ impl Engine {
                 reader: "score",
                 vocabulary: self.model.vocab_size,
                 experts: self.site().replayed(),
+                order: self.order,
             },
         )?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
@@ -106,9 +107,10 @@ impl Engine {
         ])?;
         let wait = &self.device_wait;
         let host = wait.during(Awaited::Rows, || results[0].to_host())?;
+        let places = self.order.places(rows)?;
         Ok(Scores {
-            logprob: host[0].as_slice::<f32>().to_vec(),
-            entropy: host[1].as_slice::<f32>().to_vec(),
+            logprob: places.natural(host[0].as_slice::<f32>()),
+            entropy: places.natural(host[1].as_slice::<f32>()),
         })
     }
 }

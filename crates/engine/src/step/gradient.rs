@@ -68,7 +68,7 @@ pub(super) fn terms(
     differentiated: bool,
 ) -> Vec<Metric> {
     let tree = site.tree(weights);
-    let ahead = Ahead::new(site.model, site.config, &tree, rows, loss.entropy, true);
+    let ahead = Ahead::new(site, &tree, rows, loss.entropy, true);
     let g = rows.loss_weight.graph().clone();
     let LossTerms {
         loss: mut value,
@@ -76,7 +76,7 @@ pub(super) fn terms(
     } = if differentiated && site.config.head.mode == HeadMode::SinglePass {
         ahead.single_pass(loss, rows)
     } else {
-        let tokens = ahead.scores();
+        let tokens = ahead.scores(rows);
         let inputs = LossInputs {
             logprob: tokens.logprob,
             entropy: tokens.entropy,

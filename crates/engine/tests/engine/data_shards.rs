@@ -145,7 +145,7 @@ fn nothing_is_split_over_data_where_there_is_no_copy_of_the_weights() {
     let engine = crate::setup::try_engine_of(
         model,
         &params.params,
-        (1, 2),
+        [1, 2, 1],
         sharded(ShardOverData::Moments),
     );
     assert!(matches!(engine.err(), Some(Error::NotOverData)));

@@ -2,6 +2,7 @@
 
 mod accumulation;
 mod checkpoints;
+mod context;
 mod data_shards;
 mod denominators;
 mod evaluation;

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
 use ferrotune_engine::{
-    AdamW, Engine, EngineConfig, Error, Offload, Optimizer, RouterSettings, Rule, ShardOverData,
-    Trains,
+    AdamW, Engine, EngineConfig, Error, Offload, Optimizer, OrderKind, RouterSettings, Rule,
+    ShardOverData, Trains,
 };
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::ModelConfig;
@@ -54,6 +54,7 @@ pub(crate) fn config() -> EngineConfig {
         shard_over_data: ShardOverData::Nothing,
         offload: Offload::Nothing,
         router: RouterSettings::default(),
+        order: OrderKind::default(),
     }
 }
 
@@ -73,20 +74,25 @@ pub(crate) fn engine_of(
     fsdp: usize,
     config: EngineConfig,
 ) -> Engine {
-    try_engine_of(model, params, (data, fsdp), config).unwrap()
+    try_engine_of(model, params, [data, fsdp, 1], config).unwrap()
 }
 
+/// `data` × `fsdp` × `context` devices: the embedding axis over the last two, tokens over the last.
 pub(crate) fn try_engine_of(
     model: ModelConfig,
     params: &[(ParamSpec, HostArray)],
-    (data, fsdp): (usize, usize),
+    [data, fsdp, context]: [usize; 3],
     config: EngineConfig,
 ) -> Result<Engine, Error> {
-    let mesh = Mesh::new(&[("data", data), ("fsdp", fsdp)]).unwrap();
-    let over = |name: &str| match name {
-        "batch" => vec!["data".to_owned(), "fsdp".to_owned()],
-        "embed" => vec!["fsdp".to_owned()],
-        _ => Vec::new(),
+    let mesh = Mesh::new(&[("data", data), ("fsdp", fsdp), ("context", context)]).unwrap();
+    let over = |name: &str| {
+        let axes: &[&str] = match name {
+            "batch" => &["data", "fsdp"],
+            "tokens" => &["context"],
+            "embed" => &["fsdp", "context"],
+            _ => &[],
+        };
+        axes.iter().map(|axis| (*axis).to_owned()).collect()
     };
     let rules = Rules::new(LOGICAL_AXES.iter().map(|name| (*name, over(name))));
     Engine::new(client(), &mesh, &rules, model, config, params)

@@ -165,7 +165,12 @@ impl Op for Constraint {
         if out.is_local() {
             return site.inputs.clone();
         }
-        let dims = crate::emit::sharding_dims(&self.sharding);
+        // Axes of one device split nothing, and a region around may have them for its own.
+        let mesh = &out.arena().mesh;
+        let splits = |axis: &&String| mesh.axis_size(axis) != Some(1);
+        let split = |axes: &Vec<String>| axes.iter().filter(splits).cloned().collect();
+        let dims = self.sharding.dims.iter().map(split).collect();
+        let dims = crate::emit::sharding_dims(&Sharding { dims });
         vec![out.assign(format!(
             "sdy.sharding_constraint {} <@mesh, {dims}> : {}",
             site.inputs[0], site.output_types[0]

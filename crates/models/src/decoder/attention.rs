@@ -37,7 +37,7 @@ impl Decoder<'_> {
             q = self.norm(&q, params.at("q_norm"));
             k = self.norm(&k, params.at("k_norm"));
         }
-        let (mut mixed, held) = mix(&q, &k, &v, reach);
+        let (mut mixed, held) = self.mix([&q, &k, &v], reach);
         if let Some(gate) = gate {
             let open = gate.convert(DType::F32).logistic().convert(mixed.dtype());
             mixed = mixed * open;
@@ -45,21 +45,21 @@ impl Decoder<'_> {
         let flat = mixed.reshape(&[b, t, c.num_attention_heads * e]);
         (g.scope("o_proj", || project(&flat, params, "o_proj")), held)
     }
-}
 
-/// `q [B,T,H,E]`, `k` and `v` `[B,T,K,E]` → what each query reads, `[B,T,H,E]`, and what a cache holds.
-fn mix(q: &Tensor, k: &Tensor, v: &Tensor, reach: &Reach<'_>) -> (Tensor, Vec<Tensor>) {
-    match reach {
-        Reach::Rows {
-            seq,
-            rotation,
-            keep,
-        } => {
-            let (k, v) = (slots_last(&rotate(k, rotation)), slots_last(v));
-            let mixed = attend_documents(&rotate(q, rotation), &k, &v, seq);
-            (mixed, if *keep { vec![k, v] } else { vec![] })
+    /// `q [B,T,H,E]`, `k` and `v` `[B,T,K,E]` → what each query reads, `[B,T,H,E]`, and what a cache holds.
+    fn mix(&self, [q, k, v]: [&Tensor; 3], reach: &Reach<'_>) -> (Tensor, Vec<Tensor>) {
+        match reach {
+            Reach::Rows {
+                seq,
+                rotation,
+                keep,
+            } => {
+                let (k, v) = (slots_last(&rotate(k, rotation)), slots_last(v));
+                let mixed = attend_documents(&rotate(q, rotation), &k, &v, seq, self.queries);
+                (mixed, if *keep { vec![k, v] } else { vec![] })
+            }
+            Reach::Cache(at) => mix_cached(&rotate(q, at.rotation), &rotate(k, at.rotation), v, at),
         }
-        Reach::Cache(at) => mix_cached(&rotate(q, at.rotation), &rotate(k, at.rotation), v, at),
     }
 }
 

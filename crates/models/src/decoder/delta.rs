@@ -5,8 +5,8 @@
 
 use ferrotune_graph::{DType, Tensor};
 use ferrotune_nn::{
-    DeltaInputs, Params, Sequence, causal_convolution, convolution_step, delta_step,
-    gated_delta_state, project, rms_norm,
+    DeltaInputs, Params, Sequence, by_heads, causal_convolution, convolution_step, delta_step,
+    gated_delta_rule, gated_delta_state, project, rms_norm, rows_are_shared,
 };
 
 use super::{Decoder, InCache, Reach};
@@ -33,16 +33,27 @@ impl Decoder<'_> {
         let sizes = self.config.delta.expect("a hybrid has the rule's sizes");
         let linear = |name: &str| g.scope(name, || project(x, params, name));
         let qkv = linear("in_proj_qkv");
-        let (convolved, taps) = convolve(&qkv, params.at("taps"), reach);
-        let mixed = convolved.silu().convert(self.compute);
-        let inputs = Gates {
+        let gates = Gates {
             decay_log: params.at("decay_log"),
             decay_bias: params.at("decay_bias"),
-            a: linear("in_proj_a"),
-            b: linear("in_proj_b"),
-        }
-        .inputs(&mixed, sizes);
-        let (read, state) = apply(&inputs, reach);
+            a: &linear("in_proj_a"),
+            b: &linear("in_proj_b"),
+        };
+        let (read, state, taps) = match reach {
+            Reach::Rows {
+                seq, keep: false, ..
+            } if rows_are_shared(x) => {
+                let read = gates.over_heads(&qkv, params.at("taps"), seq, sizes);
+                (read, None, None)
+            }
+            _ => {
+                let (convolved, taps) = convolve(&qkv, params.at("taps"), reach);
+                let mixed = convolved.silu().convert(self.compute);
+                let inputs = gates.inputs(&sizes.cut(&mixed, 2), sizes);
+                let (read, state) = apply(&inputs, reach);
+                (read, state, taps)
+            }
+        };
         let normed = rms_norm(&read, params.at("norm"), self.config.rms_norm_eps);
         let gate = linear("in_proj_z").convert(DType::F32);
         let gated = normed.reshape(&gate.dims()) * gate.silu();
@@ -53,37 +64,115 @@ impl Decoder<'_> {
     }
 }
 
-/// What sets decay and strength of each token.
+/// What sets decay and strength of each token: of heads, `[K·R]`, and of their tokens, `[B,T,K·R]`.
 struct Gates<'a> {
     decay_log: &'a Tensor,
     decay_bias: &'a Tensor,
-    a: Tensor,
-    b: Tensor,
+    a: &'a Tensor,
+    b: &'a Tensor,
+}
+
+/// The parts of a tensor's channels: queries and keys `[…,K,E]`, values `[…,K,R,V]`.
+type Channels = [Tensor; 3];
+
+impl DeltaSizes {
+    /// Value heads of a key head.
+    fn shared(&self) -> usize {
+        self.value_heads / self.key_heads
+    }
+
+    /// The channels of `[…,C]`, the last of `lead + 1` dimensions.
+    fn cut(&self, x: &Tensor, lead: usize) -> Channels {
+        let (keys, dims) = (self.keys(), x.dims());
+        let part = |from: usize, to: usize, of_head: &[usize]| {
+            let dims = [&dims[..lead], &[self.key_heads], of_head].concat();
+            x.slice(lead, from, to).reshape(&dims)
+        };
+        let values = [self.shared(), self.value_dim];
+        [
+            part(0, keys, &[self.key_dim]),
+            part(keys, 2 * keys, &[self.key_dim]),
+            part(2 * keys, self.channels(), &values),
+        ]
+    }
+
+    /// `[…,C]` → `[…,K,C/K]`: the channels of each key head side by side.
+    fn by_head(&self, x: &Tensor, lead: usize) -> Tensor {
+        let [query, key, value] = self.cut(x, lead);
+        let value =
+            value.reshape(&[&value.dims()[..=lead], &[self.shared() * self.value_dim]].concat());
+        Tensor::concatenate(&[&query, &key, &value], lead + 1)
+    }
+
+    /// The channels of `[B,T,K·(C/K)]` that stand as [`Self::by_head`] puts them.
+    fn cut_by_head(&self, x: &Tensor) -> Channels {
+        let (b, t, e) = (x.dim(0), x.dim(1), self.key_dim);
+        let heads = x.reshape(&[b, t, self.key_heads, self.channels() / self.key_heads]);
+        let values = [b, t, self.key_heads, self.shared(), self.value_dim];
+        [
+            heads.slice(3, 0, e),
+            heads.slice(3, e, 2 * e),
+            heads.slice(3, 2 * e, heads.dim(3)).reshape(&values),
+        ]
+    }
 }
 
 impl Gates<'_> {
-    /// The rule's inputs from convolved queries, keys and values `[B,T,C]`.
-    fn inputs(&self, mixed: &Tensor, s: DeltaSizes) -> DeltaInputs {
-        let (b, t) = (mixed.dim(0), mixed.dim(1));
-        let (keys, shared) = (s.keys(), s.value_heads / s.key_heads);
-        let unit = |from: usize| {
-            let heads = mixed.slice(2, from, from + keys).convert(DType::F32);
-            let heads = heads.reshape(&[b, t, s.key_heads, s.key_dim]);
+    /// The rule's inputs from convolved queries, keys and values.
+    fn inputs(&self, [query, key, value]: &Channels, s: DeltaSizes) -> DeltaInputs {
+        let (b, t) = (value.dim(0), value.dim(1));
+        let unit = |heads: &Tensor| {
+            let heads = heads.convert(DType::F32);
             let length = heads.square().sum_keep(&[3]) + NORM_EPS;
             heads * length.rsqrt()
         };
-        let value = mixed.slice(2, 2 * keys, s.channels());
-        let per_head = |x: &Tensor| x.reshape(&[b, t, s.key_heads, shared]);
+        let per_head = |x: &Tensor| x.reshape(&[b, t, value.dim(2), s.shared()]);
         let wide = |x: &Tensor| x.convert(DType::F32);
-        let open = softplus(&(wide(&self.a) + wide(self.decay_bias)));
+        let open = softplus(&(wide(self.a) + wide(self.decay_bias)));
         let decay = -(wide(self.decay_log).exp() * open);
         DeltaInputs {
-            query: unit(0) * (s.key_dim as f64).powf(-0.5),
-            key: unit(keys),
-            value: value.reshape(&[b, t, s.key_heads, shared, s.value_dim]),
+            query: unit(query) * (s.key_dim as f64).powf(-0.5),
+            key: unit(key),
+            value: value.clone(),
             log_decay: per_head(&decay),
-            beta: per_head(&wide(&self.b).logistic()),
+            beta: per_head(&wide(self.b).logistic()),
         }
+    }
+
+    /// What the rule reads of `[B,T,C]`, where devices share rows: convolution and rule read whole rows, so each device runs them
+    /// for heads of its own.
+    fn over_heads(&self, qkv: &Tensor, taps: &Tensor, seq: &Sequence, sizes: DeltaSizes) -> Tensor {
+        let compute = qkv.dtype();
+        let of_heads = |x: &Tensor| {
+            let (rank, dims) = (x.rank(), x.dims());
+            let heads = [sizes.key_heads, sizes.shared()];
+            x.reshape(&[&dims[..rank - 1], &heads].concat())
+        };
+        let tokens = [sizes.by_head(qkv, 2), of_heads(self.a), of_heads(self.b)];
+        let taps = sizes.by_head(taps, 1).transpose(&[1, 0, 2]);
+        let weights = [taps, of_heads(self.decay_log), of_heads(self.decay_bias)];
+        by_heads(&tokens, &weights, seq, 5, |tokens, weights, seq| {
+            let own = DeltaSizes {
+                key_heads: tokens[0].dim(2),
+                value_heads: tokens[0].dim(2) * sizes.shared(),
+                ..sizes
+            };
+            let flat = |x: &Tensor, lead: usize| {
+                let dims = x.dims();
+                x.reshape(&[&dims[..lead], &[dims[lead..].iter().product()]].concat())
+            };
+            let taps = flat(&weights[0].transpose(&[1, 0, 2]), 1);
+            let convolved = causal_convolution(&flat(&tokens[0], 2), &taps, seq);
+            let gates = Gates {
+                decay_log: &flat(&weights[1], 0),
+                decay_bias: &flat(&weights[2], 0),
+                a: &flat(&tokens[1], 2),
+                b: &flat(&tokens[2], 2),
+            };
+            let mixed = convolved.silu().convert(compute);
+            let inputs = gates.inputs(&own.cut_by_head(&mixed), own);
+            gated_delta_rule(&inputs, seq, CHUNK)
+        })
     }
 }
 

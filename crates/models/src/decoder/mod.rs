@@ -15,7 +15,9 @@ mod stacks;
 mod step;
 
 use ferrotune_graph::{DType, Graph, Policy, Tensor};
-use ferrotune_nn::{EntropyUse, Head, HeadSettings, Params, Rotation, Sequence, rms_norm};
+use ferrotune_nn::{
+    EntropyUse, Head, HeadSettings, Params, QueryOrder, Rotation, Sequence, rms_norm,
+};
 
 pub use self::cache::{Cache, CacheEntry};
 pub use self::feed_forward::Routed;
@@ -31,6 +33,8 @@ pub struct Decoder<'a> {
     pub compute: DType,
     /// What the layers keep for the backward pass.
     pub policy: Policy,
+    /// Which queries of attention a device works on, where devices share a row.
+    pub queries: QueryOrder,
 }
 
 /// What the decoder makes of rows of tokens.

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use ferrotune_graph::{DType, Graph, HostArray, Mesh, Policy, Rules, Tensor};
 use ferrotune_models::{Decoder, ModelConfig};
-use ferrotune_nn::{LOGICAL_AXES, ParamSpec, Params, Sequence};
+use ferrotune_nn::{LOGICAL_AXES, ParamSpec, Params, QueryOrder, Sequence};
 use ferrotune_pjrt::{Client, Plugin};
 use ferrotune_program::{Argument, Builder, Group, Layout, Leaf, Program};
 
@@ -72,6 +72,7 @@ impl Model {
             params: &params,
             compute: DType::F32,
             policy: Policy::recompute(),
+            queries: QueryOrder::AsRows,
         };
         let results = f(&decoder, builder.graph(), &inputs);
         let types = results.iter().map(|t| (t.dtype(), t.dims()));

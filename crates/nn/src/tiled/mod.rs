@@ -11,12 +11,13 @@ mod forward;
 pub(crate) mod kernel;
 mod list;
 mod region;
+mod swap;
 
 use ferrotune_graph::{DType, Tensor};
 
 pub use list::Places;
 use list::TileList;
-pub use region::attend_documents;
+pub use region::{ATTENTION_TILES, QueryOrder, attend_documents};
 
 /// Sizes of the tiles; sequences that they do not divide are padded inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

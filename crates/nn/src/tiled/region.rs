@@ -2,19 +2,37 @@
 
 use ferrotune_graph::{Sharding, Tensor};
 
+use super::swap::ChunkSwap;
 use super::{Places, TileSizes, attend_tiled};
 use crate::sequence::Sequence;
 
-/// Tokens of a block where tiles are walked.
-const BLOCK: usize = 512;
+/// The tiles of attention within documents.
+pub const ATTENTION_TILES: TileSizes = TileSizes {
+    forward: (512, 512),
+    backward: (512, 512),
+};
+
+/// Which queries a device works on, where devices share a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueryOrder {
+    /// Those of its own tokens.
+    #[default]
+    AsRows,
+    /// Where rows lie in their natural order, those of chunks `r` and `2C − 1 − r` of the `2C` of a row, for device `r` of `C`: so
+    /// that causal attention is even. Each half of a device's queries is sent to where it belongs, and what it has read is sent
+    /// back.
+    DualChunkSwap,
+}
 
 /// `softmax(q·kᵀ / √E) · v` over the keys of each token's own document that do not come after it.
 ///
 /// On a mesh every device has the queries of its own rows and tokens; keys, values and places are gathered along the axes
-/// that tokens are split over, and nothing else is sent.
+/// that tokens are split over, and nothing else is sent, unless queries change places by `order`.
 ///
 /// # Shapes
 /// `q [B,T,H,E]`, `k` and `v` `[B,K,T,E]` → `[B,T,H,E]` in the element type of `q`; padding gives zeros.
+/// # Panics
+/// When queries are to change places where several mesh axes split tokens, or where a device has an odd number of them.
 /// # Source
 /// As [`attend_tiled`].
 #[track_caller]
@@ -23,23 +41,23 @@ pub fn attend_documents(
     k_bkte: &Tensor,
     v_bkte: &Tensor,
     seq: &Sequence,
+    order: QueryOrder,
 ) -> Tensor {
     let g = q_bthe.graph().clone();
     let inputs = [q_bthe, k_bkte, v_bkte, &seq.segment_ids, &seq.positions];
-    let sizes = TileSizes {
-        forward: (BLOCK, BLOCK),
-        backward: (BLOCK, BLOCK),
-    };
     let of_device = |parts: &[Tensor], split: &[&str]| {
         let whole = |tensor: &Tensor, dim: usize| match split {
             [] => tensor.clone(),
             axes => tensor.all_gather(axes, dim),
         };
         let places = |segment_ids: Tensor, index: Tensor| Places { segment_ids, index };
-        let queries = places(parts[3].clone(), parts[4].clone());
         let keys = places(whole(&parts[3], 1), whole(&parts[4], 1));
         let (k, v) = (whole(&parts[1], 2), whole(&parts[2], 2));
-        attend_tiled(&parts[0], &k, &v, &queries, &keys, sizes)
+        let swap = ChunkSwap::of(&g, order, split);
+        let out = |t: &Tensor| swap.as_ref().map_or(t.clone(), |swap| swap.out(t));
+        let queries = places(out(&parts[3]), out(&parts[4]));
+        let read = attend_tiled(&out(&parts[0]), &k, &v, &queries, &keys, ATTENTION_TILES);
+        swap.map_or(read.clone(), |swap| swap.back(&read))
     };
     if g.is_local() {
         return of_device(&inputs.map(Clone::clone), &[]);

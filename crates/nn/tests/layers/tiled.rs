@@ -2,7 +2,7 @@
 
 use ferrotune_graph::{DType, Graph, HostArray, Mesh, Rules, Tensor};
 use ferrotune_nn::{
-    Places, Sequence, TileSizes, attend, attend_documents, attend_tiled, causal_mask,
+    Places, QueryOrder, Sequence, TileSizes, attend, attend_documents, attend_tiled, causal_mask,
 };
 
 use crate::check::{Documents, Function, Noise, largest};
@@ -305,7 +305,7 @@ fn devices_that_split_rows_and_tokens_attend_as_one() {
                 segment_ids: x[3].clone(),
                 positions: x[4].clone(),
             };
-            attend_documents(&x[0], &x[1], &x[2], &seq)
+            attend_documents(&x[0], &x[1], &x[2], &seq, QueryOrder::AsRows)
         })
     };
     let expected = Function::new("dense", &args, |g, x| with_gradients(g, x, dense)).run(&args);

@@ -1,4 +1,6 @@
-//! The head compiled for a slice of TPUs, without one: what it holds there. Needs the TPU plugin, which is fetched once.
+//! Layers compiled for a slice of TPUs, without one: what they hold there. Needs the TPU plugin, which is fetched once.
+
+mod attention;
 
 use ferrotune_graph::{DType, Mesh, Rules};
 use ferrotune_nn::{EntropyUse, Head, HeadMode, HeadSettings, HeadSizes};

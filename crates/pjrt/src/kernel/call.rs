@@ -281,16 +281,19 @@ impl<'a> KernelCall<'a> {
 /// many dimensions it has, and these.
 pub(super) const PARTS: &str = "parts";
 
+/// An output, and the address and the bytes of the input that it replaces.
+type Replaced = (usize, (usize, usize));
+
 /// The attribute that says which outputs replace which inputs: pairs of an input's index and an output's.
 pub(super) const REPLACES: &str = "replaces";
 
-/// Takes the elements of inputs that are replaced away; answers with the index of each output that replaces one, where that
-/// input lies, and how many bytes it has.
+/// Takes the elements of inputs that are replaced away; answers with the index of each output that replaces one, and with where
+/// that input lies, its address and bytes.
 fn give_up(
     inputs: &mut [KernelInput<'_>],
     pairs: &[i64],
     outputs: usize,
-) -> Result<Vec<(usize, (usize, usize))>, String> {
+) -> Result<Vec<Replaced>, String> {
     let wrong = || format!("attribute '{REPLACES}' does not list pairs of an input and an output");
     let pair = |&[input, output]: &[i64; 2]| {
         let at = |number: i64| usize::try_from(number).ok();

@@ -86,6 +86,21 @@ fn every_rule_between_settings_is_kept() {
             "[mesh]\ndata = 4",
         ),
         (
+            "[mesh]\ncontext = 3",
+            "must be a multiple of 2 * context = 6",
+            "[mesh]\ncontext = 4",
+        ),
+        (
+            "[mesh]\ncontext = 1024",
+            "try `packing.row_tokens` = 2048",
+            "[packing]\nrow_tokens = 2048\n[mesh]\ncontext = 1024",
+        ),
+        (
+            "[mesh]\ncontext = 512",
+            "must be a multiple of 2 * context = 1024",
+            "[mesh]\ncontext = 512\norder = \"balanced\"",
+        ),
+        (
             "[packing]\nsegment_align = 8\npad_position = \"start\"\npad_align = 12",
             "try `packing.pad_align` = 8 or 16",
             "[packing]\nsegment_align = 8\npad_position = \"start\"\npad_align = 16",
@@ -158,6 +173,10 @@ fn settings_without_effect_are_refused() {
         (
             "[optimizer]\nshard_over_data = \"moments\"\n[mesh]\nfsdp = 2",
             "`optimizer.shard_over_data` has no effect while mesh.data is 1",
+        ),
+        (
+            "[mesh]\nfsdp = 2\norder = \"balanced\"",
+            "`mesh.order` has no effect while mesh.context is 1",
         ),
         (
             "[packing]\nbalance = \"off\"",

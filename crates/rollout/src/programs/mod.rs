@@ -15,7 +15,7 @@ mod decode;
 
 use ferrotune_graph::{DType, Graph, Policy, Rules, Tensor};
 use ferrotune_models::{Decoder, ModelConfig};
-use ferrotune_nn::{LOGICAL_AXES, Params};
+use ferrotune_nn::{LOGICAL_AXES, Params, QueryOrder};
 use ferrotune_program::{Builder, Layout};
 
 use crate::config::SamplerConfig;
@@ -143,6 +143,7 @@ impl<'a> Blueprint<'a> {
             params,
             compute: self.config.compute,
             policy: Policy::recompute(),
+            queries: QueryOrder::AsRows,
         }
     }
 

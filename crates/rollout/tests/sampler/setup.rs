@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use ferrotune_graph::{DType, HostArray, Mesh, Policy, Rules};
 use ferrotune_models::{Decoder, Lora, ModelConfig, init_adapter, load};
-use ferrotune_nn::{LOGICAL_AXES, ParamSpec, Params, Sequence};
+use ferrotune_nn::{LOGICAL_AXES, ParamSpec, Params, QueryOrder, Sequence};
 use ferrotune_pjrt::{Client, Plugin};
 use ferrotune_program::{Argument, Builder, Group, Layout, Leaf};
 use ferrotune_rollout::{Completion, Request, Sampler, SamplerConfig, Weights};
@@ -184,6 +184,7 @@ impl Fixture {
             params: &params,
             compute: DType::F32,
             policy: Policy::recompute(),
+            queries: QueryOrder::AsRows,
         };
         let seq = Sequence {
             segment_ids: g.full(1.0, DType::S32, &[b, t]),
