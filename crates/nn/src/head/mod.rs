@@ -17,6 +17,9 @@
 //!
 //! `n` is [`HeadSettings::token_chunk`], `v` is [`HeadSettings::vocab_chunk`]. Neither has to divide anything.
 //!
+//! On the CPU the passes of the last two are kernels of this process wherever a device has all weights: a thread multiplies,
+//! sums up and differentiates a tile of at most 512 entries while it is in its cache. `Fused` then takes all tokens at once.
+//!
 //! # Rows that are not finite
 //! A maximum that is not finite counts as 0. So a NaN among the logits of a row makes its log-prob and entropy NaN; so
 //! does a row without any finite logit; +∞ makes the entropy NaN and the log-prob NaN where it is the target, −∞
