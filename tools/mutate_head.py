@@ -128,7 +128,7 @@ BREAKS = [
     ("a number that is none is not the largest", LOGITS,
      "if none.contains(&true) {", "if none.contains(&true) && none.is_empty() {"),
     ("the gradient at a kernel's target is that of any", LOGITS,
-     "self.logprob - expected(values[at])", "-expected(values[at])"),
+     "self.logprob - self.expected(logits[at])", "0.0 - self.expected(logits[at])"),
     ("temperature zero is accepted", "mod.rs",
      "self.temperature > 0.0 && self.temperature.is_finite()", "self.temperature >= 0.0"),
 ]

@@ -156,56 +156,57 @@ impl LogitSlope {
     /// # Panics
     /// When `to` is shorter than `logits`, or the target lies outside.
     pub fn by_logits<T: Number>(&self, logits: &[f32], target: Option<usize>, to: &mut [T]) {
-        let (m, share) = (self.shift, self.share);
-        match self.entropy {
-            None => self.each(logits, target, to, |z| exp(z - m) * share),
-            Some([mean, by]) => self.each(logits, target, to, |z| {
-                let shifted = z - m;
-                let term = exp(shifted);
-                let spread = if term == 0.0 {
-                    0.0
-                } else {
-                    term * (shifted - mean)
-                };
-                term * share + spread * by
-            }),
-        }
-    }
-
-    #[inline(always)]
-    fn each<T: Number>(
-        &self,
-        values: &[f32],
-        target: Option<usize>,
-        to: &mut [T],
-        expected: impl Fn(f32) -> f32,
-    ) {
-        let scale = self.scale;
-        let to = &mut to[..values.len()];
-        Arch::new().dispatch(Each {
-            values,
+        let to = &mut to[..logits.len()];
+        Arch::new().dispatch(Slope {
+            of: *self,
+            logits,
             to: &mut *to,
-            of: |value| -expected(value) * scale,
         });
         if let Some(at) = target {
-            to[at] = T::nearest((self.logprob - expected(values[at])) * scale);
+            to[at] = T::nearest((self.logprob - self.expected(logits[at])) * self.scale);
+        }
+    }
+
+    /// What is taken from `g·hit`.
+    #[inline(always)]
+    fn expected(&self, z: f32) -> f32 {
+        let shifted = z - self.shift;
+        let term = exp(shifted);
+        match self.entropy {
+            None => term * self.share,
+            Some([mean, by]) => {
+                let moment = term * (shifted - mean);
+                term * self.share + if term == 0.0 { 0.0 } else { moment } * by
+            }
         }
     }
 }
 
-struct Each<'a, T, F> {
-    values: &'a [f32],
+struct Slope<'a, T> {
+    of: LogitSlope,
+    logits: &'a [f32],
     to: &'a mut [T],
-    of: F,
 }
 
-impl<T: Number, F: Fn(f32) -> f32> WithSimd for Each<'_, T, F> {
+impl<T: Number> WithSimd for Slope<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        for (to, value) in self.to.iter_mut().zip(self.values) {
-            *to = T::nearest((self.of)(*value));
+        let of = self.of;
+        let (whole, rest) = self.logits.as_chunks::<LANES>();
+        let (to_whole, to_rest) = self.to.as_chunks_mut::<LANES>();
+        for (to, logits) in to_whole.iter_mut().zip(whole) {
+            let mut block = [0.0_f32; LANES];
+            for (block, z) in block.iter_mut().zip(logits) {
+                *block = -of.expected(*z) * of.scale;
+            }
+            for (to, value) in to.iter_mut().zip(block) {
+                *to = T::nearest(value);
+            }
+        }
+        for (to, z) in to_rest.iter_mut().zip(rest) {
+            *to = T::nearest(-of.expected(*z) * of.scale);
         }
     }
 }

@@ -140,7 +140,7 @@ fn program<'a>(
     found.ok_or_else(|| Failure::refused(anyhow::anyhow!("the engine has not compiled `{name}`")))
 }
 
-/// Rows, one behind the other, as the arrays of a layout.
+/// Rows, one behind the other, as the arrays of a layout. What belongs to a predicted token stands beside the one before it.
 fn arrays(rows: &[Rows], layout: &Layout) -> Result<Vec<HostArray>, Failure> {
     let array = |at: usize| {
         let spec = &layout.specs()[at];
@@ -151,12 +151,29 @@ fn arrays(rows: &[Rows], layout: &Layout) -> Result<Vec<HostArray>, Failure> {
                 HostArray::from_slice(&spec.dims, &ints(Rows::segment_ids))
             }
             ("positions", DType::S32) => HostArray::from_slice(&spec.dims, &ints(Rows::positions)),
+            ("targets", DType::S32) => {
+                let own = |rows: &Rows| {
+                    let tokens = rows.token_ids().iter().zip(rows.positions());
+                    let follows = tokens.map(|(id, position)| if *position > 0 { *id } else { -1 });
+                    next(&follows.collect::<Vec<_>>(), rows.width())
+                };
+                let targets: Vec<i32> = rows.iter().flat_map(own).collect();
+                HostArray::from_slice(&spec.dims, &targets)
+            }
             _ => {
-                let weights: Vec<f32> = rows.iter().flat_map(Rows::loss_weight).copied().collect();
+                let own = |rows: &Rows| next(rows.loss_weight(), rows.width());
+                let weights: Vec<f32> = rows.iter().flat_map(own).collect();
                 HostArray::from_slice(&spec.dims, &weights)
             }
         };
         made.or_fail()
     };
     (0..layout.len()).map(array).collect()
+}
+
+/// Each row begun at its second token.
+fn next<T: Copy>(values: &[T], width: usize) -> Vec<T> {
+    let mut next = values.to_vec();
+    next.chunks_mut(width).for_each(|row| row.rotate_left(1));
+    next
 }
