@@ -22,7 +22,7 @@ use crate::train::Learns;
 
 pub(crate) fn run(command: &CheckpointCommand) -> Result<(), Failure> {
     match command {
-        CheckpointCommand::List(args) => each(args, Manifest::read, "looks whole"),
+        CheckpointCommand::List(args) => each(args, Manifest::look, "looks whole"),
         CheckpointCommand::Verify(args) => each(args, checkpoint::verify, "sound"),
         CheckpointCommand::Show(args) => show(args),
         CheckpointCommand::Export(args) => export(args),
@@ -96,7 +96,7 @@ fn each(
 
 fn show(args: &CheckpointArgs) -> Result<(), Failure> {
     let path = newest(&args.path)?;
-    let manifest = Manifest::read(&path).or_fail()?;
+    let manifest = Manifest::look(&path).or_fail()?;
     if args.json {
         return print(serde_json::to_string_pretty(&manifest).expect("a manifest is plain data"));
     }
@@ -124,6 +124,13 @@ fn show(args: &CheckpointArgs) -> Result<(), Failure> {
 }
 
 fn export(args: &CheckpointExportArgs) -> Result<(), Failure> {
+    let mut there = args.out.read_dir().into_iter().flatten();
+    if there.next().is_some() {
+        return Err(Failure::refused(anyhow!(
+            "{} is not empty: name a new folder, or remove what is in it",
+            args.out.display()
+        )));
+    }
     let path = newest(&args.path)?;
     let run = match &args.run {
         Some(run) => run.clone(),

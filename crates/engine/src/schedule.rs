@@ -41,12 +41,13 @@ impl Schedule {
         if step < self.warmup_steps {
             return self.peak * (step + 1) as f64 / self.warmup_steps as f64;
         }
-        let span = self
-            .total_steps
-            .saturating_sub(self.warmup_steps)
-            .saturating_sub(1)
-            .max(1) as f64;
-        let x = ((step - self.warmup_steps) as f64 / span).min(1.0);
+        let after = self.total_steps.saturating_sub(self.warmup_steps);
+        let x = match after.saturating_sub(1) {
+            // The only step of all has the peak rate; the only one after a warm-up is the last.
+            0 if self.warmup_steps == 0 && step == 0 => 0.0,
+            0 => 1.0,
+            span => ((step - self.warmup_steps) as f64 / span as f64).min(1.0),
+        };
         let r = self.final_ratio;
         match self.kind {
             ScheduleKind::Constant => self.peak,
@@ -98,6 +99,18 @@ mod tests {
             (schedule(ScheduleKind::Cosine).rate(99) - 0.2).abs() < 1e-12,
             "and stays there"
         );
+    }
+
+    #[test]
+    fn a_single_step_after_the_warm_up_is_the_last() {
+        for kind in [ScheduleKind::Cosine, ScheduleKind::Linear] {
+            let s = Schedule {
+                warmup_steps: 14,
+                ..schedule(kind)
+            };
+            assert_eq!(s.rate(13), 2.0);
+            assert!((s.rate(14) - 0.2).abs() < 1e-12, "{kind:?}");
+        }
     }
 
     #[test]

@@ -166,9 +166,16 @@ impl<'s> Collector<'_, 's> {
             );
         } else {
             let before = self.problems.len();
-            if !self.document(source, text)
-                && let Some(kind) = self.key(key.trim()).map(|key| key.kind)
-            {
+            if self.document(source, text) {
+                return;
+            }
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+            if self.key(key.trim()).is_none() && key.trim().chars().all(plain) {
+                // Words that no key takes: how to quote them would be the next mistake.
+                self.problems.truncate(before);
+                let span = visible(text, 0..key.len());
+                self.unknown("key", key.trim(), Place { source, span });
+            } else if let Some(kind) = self.key(key.trim()).map(|key| key.kind) {
                 let span = visible(text, key.len() + 1..text.len());
                 let problem = Diagnostic::new(format!("`{}` must be {kind}", key.trim()));
                 self.problems.truncate(before);
@@ -183,6 +190,14 @@ impl<'s> Collector<'_, 's> {
             .iter()
             .flat_map(|table| &table.keys)
             .find(|key| key.path == path)
+    }
+
+    fn unknown(&mut self, what: &str, path: &str, place: Place) {
+        self.problems.push(
+            Diagnostic::new(format!("unknown {what} `{path}`"))
+                .at(place, format!("no such {what}"))
+                .help(suggest::for_key(path, self.tables)),
+        );
     }
 
     fn walk(&mut self, source: usize, prefix: &str, table: &DeTable<'s>) {
@@ -240,11 +255,7 @@ impl<'s> Collector<'_, 's> {
                     source,
                     span: name.span(),
                 };
-                self.problems.push(
-                    Diagnostic::new(format!("unknown {what} `{path}`"))
-                        .at(place, format!("no such {what}"))
-                        .help(suggest::for_key(&path, self.tables)),
-                );
+                self.unknown(what, &path, place);
             }
         }
     }

@@ -69,7 +69,14 @@ pub(crate) fn reconcile(
         )));
     }
     if latest.is_none() {
-        say("note: the run has no checkpoint yet, so it starts again from its first step");
+        if run_dir.path().join("model").exists() {
+            return Err(Failure::refused(anyhow!(
+                "the run in {} is finished, and none of its checkpoints is left to go on from: start a new run with another \
+                 run.dir, or remove this folder",
+                run_dir.path().display()
+            )));
+        }
+        say("note: the run has no checkpoint, so it starts again from its first step");
     }
     Ok(latest)
 }

@@ -226,6 +226,8 @@ fn checkpoints_are_listed_verified_shown_and_exported() {
         std::fs::read(tiny.path("exported/model.safetensors")).unwrap(),
         std::fs::read(tiny.path("out/model/model.safetensors")).unwrap()
     );
+    tiny.run("checkpoint export out exported")
+        .refused(2, &["exported is not empty"]);
     let path = tiny.path("out/checkpoints/step-6/optimizer.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
     let last = bytes.len() - 1;
@@ -233,8 +235,22 @@ fn checkpoints_are_listed_verified_shown_and_exported() {
     std::fs::write(&path, &bytes).unwrap();
     tiny.run("checkpoint verify out")
         .refused(1, &["1 of 3 checkpoints cannot be used"]);
+    std::fs::write(&path, &bytes[..last]).unwrap();
+    tiny.run("checkpoint list out")
+        .refused(1, &["1 of 3 checkpoints cannot be used"]);
     tiny.run("checkpoint verify nowhere")
         .refused(2, &["no checkpoint", "nowhere"]);
+}
+
+#[test]
+fn a_finished_run_without_checkpoints_is_not_begun_again() {
+    let tiny = Tiny::new();
+    tiny.run("train recipe.toml run.dir=out").well();
+    let before = tiny.read("out/metrics.jsonl");
+    std::fs::remove_dir_all(tiny.path("out/checkpoints")).unwrap();
+    tiny.run("train recipe.toml run.dir=out --resume")
+        .refused(2, &["is finished", "another run.dir"]);
+    assert_eq!(tiny.read("out/metrics.jsonl"), before);
 }
 
 #[test]

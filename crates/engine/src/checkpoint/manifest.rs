@@ -126,4 +126,27 @@ impl Manifest {
         }
         Ok(manifest)
     }
+
+    /// The same, if every file of the checkpoint is there and as large as it was; reads none of them.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; [`Error::Corrupt`].
+    pub fn look(dir: &Path) -> Result<Self, Error> {
+        let manifest = Self::read(dir)?;
+        for file in &manifest.files {
+            let path = dir.join(&file.name);
+            let found = fs::metadata(&path).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => corrupt(&path, "it is missing"),
+                _ => Error::io("read", &path)(error),
+            })?;
+            let (found, written) = (found.len(), file.bytes);
+            if found != written {
+                return Err(corrupt(
+                    &path,
+                    format!("it has {found} bytes, not {written}"),
+                ));
+            }
+        }
+        Ok(manifest)
+    }
 }

@@ -208,6 +208,16 @@ fn a_number_in_quotes_or_with_a_point_comes_with_its_cure() {
 }
 
 #[test]
+fn a_near_miss_with_a_bare_word_is_a_near_miss() {
+    let refused = refusal(&with(""), &["mesh.ordr=balanced"]);
+    assert!(
+        refused.contains("unknown key `mesh.ordr`") && refused.contains("mesh.order"),
+        "{refused}"
+    );
+    assert!(!refused.contains("TOML"), "{refused}");
+}
+
+#[test]
 fn a_file_that_is_not_toml_says_where() {
     let refused = refusal("seed = \n[mesh\nfsdp = 2\n", &[]);
     assert!(
