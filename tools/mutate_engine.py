@@ -74,7 +74,7 @@ FAULTS = [
     # Schedules.
     ("schedule off by one", "schedule.rs", "self.peak * (step + 1) as f64", "self.peak * step as f64"),
     ("late decay off by one", "schedule.rs", "(step + 1 + decay_steps)", "(step + decay_steps)"),
-    ("the last step is one before", "schedule.rs", "            .saturating_sub(1)\n", ""),
+    ("the last step is one before", "schedule.rs", "match after.saturating_sub(1) {", "match after {"),
     # Shapes, waits, norms of groups.
     ("a shape is not remembered", "engine/shapes.rs", "!self.seen.contains(it)", "self.seen.contains(it)"),
     ("one shape more than the limit", "engine/shapes.rs", "self.seen.len() < self.limit", "self.seen.len() <= self.limit"),

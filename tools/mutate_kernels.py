@@ -38,7 +38,7 @@ FAULTS = [
     ("few: the last panel has what was there", CPU + "few_rows.rs", "to.resize((k + 1) * width, 0.0);", "to.resize((k + 1) * width, 1.0);\n        to[k * width] += 1.0;"),
     ("few: the last lanes are left out", CPU + "few_rows.rs", "for k in count * S::F32_LANES..b[j].len() {", "for k in b[j].len()..b[j].len() {"),
     ("few: rows from the first element", CPU + "few_rows.rs", "a[i] = &rows[i][depth..][..b.rows()];", "a[i] = &rows[i][..b.rows()];"),
-    ("a part from the beginning", "crates/pjrt/src/kernel/call.rs", "input.bytes.get(begin..end)", "input.bytes.get(end - end..len)"),
+    ("a part from the beginning", "crates/pjrt/src/kernel/in_place.rs", "input.bytes.get(begin..end)", "input.bytes.get(end - end..len)"),
     ("packed rows are added at once", CPU + "wide.rs", "if fresh { 0.0 } else { 1.0 }", "if fresh { 0.0 } else { 2.0 }"),
     ("zeros do not fill up", CPU + "packed.rs", ".resize(Self::padded(self.dims[0]) * self.dims[1], 0.0);", ".resize(Self::padded(self.dims[0]) * self.dims[1], 1.0);"),
     ("a task is left out", CPU + "team.rs", "if number >= count {", "if number + 1 >= count {"),

@@ -4,8 +4,9 @@ use half::{bf16, f16};
 
 use crate::amx::Tile;
 use crate::kept::Loan;
+use crate::left::{Block, LeftOperand, pack_left};
 use crate::matrix::Matrix;
-use crate::packed::{self, Block, LeftOperand, Packed};
+use crate::packed::Packed;
 use crate::{Threads, narrow, wide};
 
 /// f32, bf16 or f16.
@@ -109,7 +110,7 @@ impl Number for bf16 {
     }
 
     fn pack_left(a: Matrix<'_, bf16>, memory: Loan<Tile>, threads: Threads) -> Loan<Tile> {
-        packed::pack_left(a, memory, threads)
+        pack_left(a, memory, threads)
     }
 
     fn multiply_left(a: &LeftOperand<'_, bf16>, b: &Packed, block: &Block, sums: &mut [f32]) {

@@ -70,8 +70,9 @@ impl OnlineSums {
         let before = std::mem::replace(&mut self.peak, peak);
         let by = before - self.shift();
         let moved = self.weighted + self.total * if by.is_finite() { by } else { 0.0 };
-        self.total *= exp(by);
-        self.weighted = moved * exp(by);
+        let factor = exp(by);
+        self.total *= factor;
+        self.weighted = moved * factor;
     }
 
     fn add(&mut self, [total, weighted]: [f32; 2]) {

@@ -1,14 +1,12 @@
 //! Right operands that are prepared once and used by many products of one thread, as attention does.
 
-use std::ops::Range;
-
 use half::bf16;
 
 use crate::amx::{self, BLOCK, Left, Tile, Tiles};
 use crate::element::Number;
 use crate::kept::{Loan, lend};
+use crate::left::{Block, LeftOperand};
 use crate::matrix::Matrix;
-use crate::threads::Threads;
 use crate::{narrow, pack, wide};
 
 /// A right operand `[K,N]`, in the form that products of its element type read.
@@ -20,69 +18,6 @@ pub struct Packed {
     /// Otherwise: elements in the order in which they lay, and their strides.
     wide: Vec<f32>,
     strides: [usize; 2],
-}
-
-/// A left operand that is prepared once and used by many products, of any threads.
-pub struct LeftOperand<'a, T> {
-    matrix: Matrix<'a, T>,
-    /// For the tile unit: pairs of tiles, rows slowest; none otherwise.
-    tiles: Loan<Tile>,
-}
-
-impl<'a, T: Number> LeftOperand<'a, T> {
-    /// Prepares `[M,K]`, in the memory of another if it is given one.
-    #[must_use]
-    pub fn of(matrix: Matrix<'a, T>, memory: Loan<Tile>, threads: Threads) -> Self {
-        let tiles = T::pack_left(matrix, memory, threads);
-        Self { matrix, tiles }
-    }
-
-    /// A block of it as it lies.
-    pub(crate) fn part(&self, block: &Block) -> Matrix<'a, T> {
-        let rows = self.matrix.rows_of(block.rows.start, block.rows.len());
-        rows.columns_of(block.depth.start, block.depth.len())
-    }
-
-    /// Its memory, for another.
-    #[must_use]
-    pub fn into_memory(self) -> Loan<Tile> {
-        self.tiles
-    }
-}
-
-/// Tiles of a left operand.
-pub(crate) fn pack_left(
-    a: Matrix<'_, bf16>,
-    mut tiles: Loan<Tile>,
-    threads: Threads,
-) -> Loan<Tile> {
-    if !amx::available() {
-        return tiles;
-    }
-    let of_block = 2 * a.columns().div_ceil(BLOCK);
-    let count = a.rows().div_ceil(BLOCK) * of_block;
-    if tiles.len() < count {
-        tiles = lend(count);
-    }
-    threads.for_each_chunk(&mut tiles[..count], of_block.max(1), |block, tiles| {
-        pack::left(a, block * BLOCK, tiles);
-    });
-    tiles
-}
-
-/// Where a product lies in its operands and goes: rows of the left operand, what is summed over, columns of the right one.
-#[derive(Clone, Debug)]
-pub struct Block {
-    /// They begin at a multiple of 32.
-    pub rows: Range<usize>,
-    /// It begins at a multiple of 32.
-    pub depth: Range<usize>,
-    /// The first ones.
-    pub columns: usize,
-    /// From one row of sums to the next.
-    pub stride: usize,
-    /// Whether sums are written over what is there.
-    pub fresh: bool,
 }
 
 impl Packed {

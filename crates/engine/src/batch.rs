@@ -103,7 +103,7 @@ impl RowTensors {
 }
 
 /// Copies rows to the devices, in the order of these; several, of one shape, one behind the other into a layout that stacks
-/// them.
+/// as many or more, with zeros behind the last.
 ///
 /// # Errors
 /// A field that the rows have not got, a token id outside of the vocabulary, experts that the model has not got, a failure of
@@ -118,9 +118,11 @@ pub(crate) fn upload(
         rows.iter().map(|it| arrays(it, wanted)).collect();
     let each = each?;
     let stacked = |(at, spec): (usize, &Arc<ArraySpec>)| {
-        let bytes: Vec<&[u8]> = each.iter().map(|arrays| arrays[at].bytes()).collect();
-        HostArray::new(spec.dtype, spec.dims.clone(), bytes.concat())
-            .map_err(ferrotune_program::Error::from)
+        let given: Vec<&[u8]> = each.iter().map(|arrays| arrays[at].bytes()).collect();
+        let mut bytes = given.concat();
+        let places = spec.dims.iter().product::<usize>();
+        bytes.resize(bytes.len().max(places * spec.dtype.bytes()), 0);
+        HostArray::new(spec.dtype, spec.dims.clone(), bytes).map_err(ferrotune_program::Error::from)
     };
     let host: Result<Vec<HostArray>, _> = layout.specs().iter().enumerate().map(stacked).collect();
     Ok(Group::upload(client, layout, &host?)?)

@@ -50,6 +50,17 @@ pub(crate) struct View {
     pub(crate) first: usize,
 }
 
+impl View {
+    /// All elements of a value.
+    pub(crate) fn whole(name: &str, ty: &TensorType) -> Self {
+        Self {
+            of: name.to_owned(),
+            ty: ty.clone(),
+            first: 0,
+        }
+    }
+}
+
 /// `[{"data", "fsdp"}, {}]`
 pub(crate) fn sharding_dims(sharding: &Sharding) -> String {
     let dims: Vec<String> = sharding
@@ -111,11 +122,8 @@ impl<'a> Emitter<'a> {
     /// The value that holds the elements of `name`, and where they begin in it. A reader that can say so need not wait for a
     /// copy of them.
     pub(crate) fn view(&self, name: &str, ty: &TensorType) -> View {
-        self.views.get(name).cloned().unwrap_or_else(|| View {
-            of: name.to_owned(),
-            ty: ty.clone(),
-            first: 0,
-        })
+        let view = self.views.get(name).cloned();
+        view.unwrap_or_else(|| View::whole(name, ty))
     }
 
     /// Records that `name` is the elements of `of` from number `first` on.

@@ -3,6 +3,7 @@
 mod attributes;
 mod call;
 mod handler;
+mod in_place;
 mod watch;
 
 use std::fmt;
@@ -43,10 +44,10 @@ impl Kernel {
     pub const TARGET: &'static str = "ferrotune_kernel";
 
     /// The attribute that says which inputs are parts of larger arrays.
-    pub const PARTS: &'static str = call::PARTS;
+    pub const PARTS: &'static str = in_place::PARTS;
 
     /// The attribute that says which outputs take over the memory of which inputs.
-    pub const REPLACES: &'static str = call::REPLACES;
+    pub const REPLACES: &'static str = in_place::REPLACES;
 }
 
 impl fmt::Debug for Kernel {

@@ -6,9 +6,10 @@ use super::{ROWS, Scratch, Vocabulary};
 use crate::amx::Tile;
 use crate::element::Number;
 use crate::kept::{Lent, Loan, lend};
+use crate::left::{Block, LeftOperand};
 use crate::logits::LogitSlope;
 use crate::matrix::Matrix;
-use crate::packed::{Block, LeftOperand, Packed};
+use crate::packed::Packed;
 use crate::target::Target;
 use crate::threads::Threads;
 

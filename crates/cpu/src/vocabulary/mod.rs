@@ -11,10 +11,11 @@ use std::ops::Range;
 
 use crate::element::Number;
 use crate::kept::{Lent, Loan, lend};
+use crate::left::{Block, LeftOperand};
 use crate::logits::OnlineSums;
 use crate::matrix::Matrix;
 use crate::narrow;
-use crate::packed::{Block, LeftOperand, Packed};
+use crate::packed::Packed;
 use crate::target::Target;
 use crate::threads::Threads;
 

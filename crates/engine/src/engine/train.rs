@@ -1,6 +1,5 @@
 //! A step whose micro-batches are all there: one program from rows to new parameters.
 
-use std::borrow::Cow;
 use std::time::Instant;
 
 use ferrotune_batch::Rows;
@@ -103,12 +102,7 @@ impl Engine {
     ) -> Result<Pending, Error> {
         let step = &self.step_programs[key];
         let wanted = self.wanted(loss, &step.fields);
-        // What stands behind the last micro-batch is not read.
-        let mut filled = Cow::Borrowed(micro_batches);
-        if filled.len() < key.3 {
-            filled.to_mut().resize(key.3, micro_batches[0].clone());
-        }
-        let batch = batch::upload(&self.client, &step.rows, &filled, &wanted)?;
+        let batch = batch::upload(&self.client, &step.rows, micro_batches, &wanted)?;
         let given = [
             HostArray::from_slice(&[], &[learning_rate as f32]),
             HostArray::from_slice(&[], &[micro_batches.len() as i32]),

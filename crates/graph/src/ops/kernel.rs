@@ -87,14 +87,9 @@ impl Given {
     }
 
     fn whole(name: &str, ty: &TensorType) -> Self {
-        let view = View {
-            of: name.to_owned(),
-            ty: ty.clone(),
-            first: 0,
-        };
         Self {
             dims: ty.dims.clone(),
-            view,
+            view: View::whole(name, ty),
         }
     }
 

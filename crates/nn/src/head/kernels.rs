@@ -60,7 +60,7 @@ impl Pass<'_> {
     }
 
     /// The same, and what [`Self::gradients_of_kept`] wants: `[n,V]` of the logits, and `tiles × n` more numbers. What they
-    /// are is between the two.
+    /// are is between the two: kernels keep logits, whose exponentials they form again, and leave the other numbers alone.
     #[track_caller]
     pub(super) fn score_and_keep(
         &self,
@@ -152,6 +152,12 @@ impl Sizes {
     }
 }
 
+/// Of the gradients by hidden states and by weights.
+fn gradient_types(inputs: &[TensorType]) -> Vec<TensorType> {
+    let wide = |it: &TensorType| TensorType::new(DType::F32, &it.dims);
+    inputs[..2].iter().map(wide).collect()
+}
+
 /// So many products of hidden states and weights.
 fn cost(inputs: &[TensorType], outputs: &[TensorType], products: f64) -> Cost {
     let (x, weight) = (&inputs[0], &inputs[1]);
@@ -212,8 +218,7 @@ static GRADIENTS: KernelRule = KernelRule {
     },
     infer: |inputs: &[TensorType], attributes: &Attributes| {
         Sizes::of(inputs, attributes, inputs.get(4..).unwrap_or(&[]))?;
-        let wide = |it: &TensorType| TensorType::new(DType::F32, &it.dims);
-        Ok(inputs[..2].iter().map(wide).collect())
+        Ok(gradient_types(inputs))
     },
     cost: |inputs, outputs| cost(inputs, outputs, 3.0),
 };
@@ -225,14 +230,14 @@ static GRADIENTS_OF_KEPT: KernelRule = KernelRule {
     },
     infer: |inputs: &[TensorType], attributes: &Attributes| {
         let sizes = Sizes::of(inputs, attributes, inputs.get(7..).unwrap_or(&[]))?;
-        let wide = |it: &TensorType| TensorType::new(DType::F32, &it.dims);
+        let types = gradient_types(inputs);
         let kept = TensorType::new(DType::F32, &[sizes.count, sizes.entries]);
-        if inputs[4] != wide(&inputs[1]) || inputs[5] != kept {
+        if inputs.get(4..6) != Some(&[types[1].clone(), kept.clone()]) {
             return Err(format!(
                 "adds to an f32 gradient by weights, and reads logits {kept}"
             ));
         }
-        Ok(inputs[..2].iter().map(wide).collect())
+        Ok(types)
     },
     cost: |inputs, outputs| cost(inputs, outputs, 2.0),
 };

@@ -2,7 +2,7 @@
 //!
 //! A chunk of tokens sees the vocabulary twice, but computes its logits once: first the tiles of `exp(z − m)`, which are
 //! kept, with the running maximum and sum; then, when the loss has said what a log-prob is worth, the tiles of `dz`, each
-//! used for both gradients. Three products in all, and one exponential for each logit.
+//! used for both gradients. Three products in all, and one exponential for each logit; kernels form it twice.
 
 use ferrotune_graph::{DType, Graph, Tensor};
 
@@ -207,7 +207,7 @@ impl Head {
     /// token's scores and extras alone. Chunks are padded with tokens that are masked and whose extras are 0: these, and
     /// masked tokens, must add nothing. Differentiable by `x`, the weight, and nothing else.
     ///
-    /// Costs three products and one exponential for each logit (two where the entropy is differentiated); a device holds
+    /// Costs three products and one exponential for each logit (two where the entropy is differentiated, and in kernels); a device holds
     /// the logits of one chunk, all the weights it needs, gathered, and their gradient, which is reduced once.
     ///
     /// # Panics
