@@ -141,5 +141,5 @@ mutants.main(
         for what, file, text, replacement in BREAKS
     ],
     TEST + ["--no-run"],
-    [TEST + ["--lib"]] + [TEST + ["--test", "head", "--", group] for group in GROUPS],
+    [["cargo", "test", "-q", "-p", "ferrotune-cpu"], TEST + ["--lib"]] + [TEST + ["--test", "head", "--", group] for group in GROUPS],
 )

@@ -14,7 +14,8 @@ fn noise(count: usize, seed: u64) -> Vec<f32> {
     (0..count as u64).map(number).collect()
 }
 
-const TOKENS: usize = 291;
+/// More than a block of them.
+const TOKENS: usize = ROWS + 35;
 const WIDTH: usize = 40;
 const ENTRIES: usize = 203;
 const SCALE: f32 = 1.25;
