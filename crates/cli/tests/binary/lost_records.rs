@@ -75,8 +75,10 @@ fn what_a_run_begins_with_is_recorded_once() {
     std::fs::remove_dir_all(tiny.path("out/checkpoints/step-2")).unwrap();
     tiny.run(&format!("{words} --resume")).well();
     assert_eq!(steps(&tiny.read("out/metrics.jsonl")), [0, 1, 2]);
-    // Killed before the first checkpoint.
-    std::fs::remove_dir_all(tiny.path("out/checkpoints")).unwrap();
+    // Killed before the first checkpoint, so before there was a trained model.
+    for folder in ["out/checkpoints", "out/model"] {
+        std::fs::remove_dir_all(tiny.path(folder)).unwrap();
+    }
     let first = whole.lines().next().unwrap();
     tiny.write("out/metrics.jsonl", &format!("{first}\n"));
     tiny.write("out/samples.jsonl", "");
