@@ -28,6 +28,9 @@ pub trait Number: Copy + Send + Sync + 'static {
     /// Prepares a right operand `[K,N]`.
     fn pack(b: Matrix<'_, Self>, packed: &mut Packed);
 
+    /// Prepares a right operand `[K,N]` whose rows come in pieces, all but the last of whole blocks of 32 rows.
+    fn pack_rows(pieces: &[Matrix<'_, Self>], packed: &mut Packed);
+
     /// Adds `a · b` to sums whose rows are `stride` apart, or writes it over them if they are `fresh`, where `b` is as many
     /// rows of a prepared operand as `a` has columns, and its first columns. On the calling thread. Rows of zeros follow an
     /// operand whose rows lay side by side, up to a block of 32, so that `a` may have as many columns.
@@ -76,6 +79,10 @@ impl Number for f32 {
         packed.take_f32(b);
     }
 
+    fn pack_rows(pieces: &[Matrix<'_, f32>], packed: &mut Packed) {
+        packed.take_rows_f32(pieces);
+    }
+
     fn multiply_packed(
         a: Matrix<'_, f32>,
         b: &Packed,
@@ -121,6 +128,10 @@ impl Number for bf16 {
         packed.take_bf16(b);
     }
 
+    fn pack_rows(pieces: &[Matrix<'_, bf16>], packed: &mut Packed) {
+        packed.take_rows_bf16(pieces);
+    }
+
     fn multiply_packed(
         a: Matrix<'_, bf16>,
         b: &Packed,
@@ -153,6 +164,10 @@ impl Number for f16 {
 
     fn pack(b: Matrix<'_, f16>, packed: &mut Packed) {
         packed.take_widened(b);
+    }
+
+    fn pack_rows(pieces: &[Matrix<'_, f16>], packed: &mut Packed) {
+        packed.take_rows_widened(pieces);
     }
 
     fn multiply_packed(
@@ -188,6 +203,21 @@ pub fn multiply_rounded(
     out: &mut [bf16],
     threads: Threads,
 ) {
-    assert_eq!(a.columns(), b.rows(), "elements that are summed over");
-    narrow::multiply(a, b, out, threads);
+    multiply_each_rounded(a, &mut [(b, out)], threads);
+}
+
+/// [`multiply_rounded`] of the same rows with several matrices, at once.
+///
+/// # Panics
+/// When the shapes do not fit.
+#[track_caller]
+pub fn multiply_each_rounded(
+    a: Matrix<'_, bf16>,
+    products: &mut [(Matrix<'_, bf16>, &mut [bf16])],
+    threads: Threads,
+) {
+    for (b, _) in &*products {
+        assert_eq!(a.columns(), b.rows(), "elements that are summed over");
+    }
+    narrow::multiply_each(a, products, threads);
 }

@@ -27,10 +27,11 @@ mod team;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod transpose;
 mod vocabulary;
 mod wide;
 
-pub use element::{Number, multiply_rounded};
+pub use element::{Number, multiply_each_rounded, multiply_rounded};
 pub use kept::{Lent, Loan, lend};
 pub use left::{Block, LeftOperand};
 pub use logits::{LogitSlope, OnlineSums};

@@ -32,13 +32,12 @@ pub(crate) fn multiply<O: Number>(
     out: &mut [O],
     threads: Threads,
 ) {
-    let (m, k, n) = (a.rows(), a.columns(), b.columns());
+    let (m, n) = (a.rows(), b.columns());
     let target = Target::new(out, m, n);
     if !amx::available() {
         widened(a, b, target, threads);
-    } else if m <= FEW && b.strides()[0] == 1 && n.is_multiple_of(BLOCK) && k.is_multiple_of(BLOCK)
-    {
-        few_rows(a, b, target, threads);
+    } else if has_few_rows(a, b) {
+        few_rows(a, &[(b, target)], threads);
     } else {
         let blocks = Blocks {
             a,
@@ -51,11 +50,34 @@ pub(crate) fn multiply<O: Number>(
     }
 }
 
+/// `out = a · b` for each `b` and `out`, rounded once; the threads share the columns of all.
+pub(crate) fn multiply_each<O: Number>(
+    a: Matrix<'_, bf16>,
+    products: &mut [(Matrix<'_, bf16>, &mut [O])],
+    threads: Threads,
+) {
+    if amx::available() && products.iter().all(|(b, _)| has_few_rows(a, *b)) {
+        let targets = products
+            .iter_mut()
+            .map(|(b, out)| (*b, Target::new(out, a.rows(), b.columns())));
+        few_rows(a, &targets.collect::<Vec<_>>(), threads);
+    } else {
+        for (b, out) in products {
+            multiply(a, *b, out, threads);
+        }
+    }
+}
+
+/// Whether `b` may be read where it lies, by tiles, for the few rows of `a`.
+fn has_few_rows(a: Matrix<'_, bf16>, b: Matrix<'_, bf16>) -> bool {
+    let whole = a.columns().is_multiple_of(BLOCK) && b.columns().is_multiple_of(BLOCK);
+    a.rows() <= FEW && b.strides()[0] == 1 && whole
+}
+
 /// Every column of `b` lies as a row of a left tile: the product is formed turned, `(bᵀ aᵀ)ᵀ`, and `b` is read once, in place.
 fn few_rows<O: Number>(
     a: Matrix<'_, bf16>,
-    b: Matrix<'_, bf16>,
-    out: Target<'_, O>,
+    products: &[(Matrix<'_, bf16>, Target<'_, O>)],
     threads: Threads,
 ) {
     let steps = a.columns() / BLOCK;
@@ -64,13 +86,18 @@ fn few_rows<O: Number>(
     for (block, tiles) in packed.chunks_mut((2 * steps).max(1)).enumerate() {
         pack::right(a.transposed(), block * BLOCK, tiles);
     }
-    let (packed, features) = (&*packed, b.transposed());
-    threads.for_each_range(b.columns() / BLOCK, 4, |blocks| {
+    let packed = &*packed;
+    let blocks = |b: &Matrix<'_, bf16>| b.columns() / BLOCK;
+    let all = products.iter().map(|(b, _)| blocks(b)).sum();
+    threads.for_each_range(all, 4, |range| {
         let tiles = Tiles::configure();
         let mut sums = [0.0; BLOCK * BLOCK];
         let mut turned = [0.0; BLOCK];
-        for block in blocks {
-            let left = in_place(features.rows_of(block * BLOCK, BLOCK));
+        let places = products
+            .iter()
+            .flat_map(|(b, out)| (0..blocks(b)).map(move |block| (b, out, block)));
+        for (b, out, block) in places.skip(range.start).take(range.len()) {
+            let left = in_place(b.transposed().rows_of(block * BLOCK, BLOCK));
             for (row_block, right) in packed.chunks((2 * steps).max(1)).enumerate() {
                 // SAFETY: 32 rows of `32 · steps` elements.
                 unsafe { tiles.product(left, right, &mut sums, BLOCK, true) };

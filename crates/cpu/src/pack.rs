@@ -5,6 +5,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::amx::{BLOCK, Tile};
 use crate::matrix::Matrix;
+use crate::transpose::{Square, transpose};
 
 /// 32 rows from `first` on, as pairs of left tiles.
 ///
@@ -40,6 +41,9 @@ fn left_tile(part: Matrix<'_, bf16>, tile: &mut [u16; 512]) {
             let from: &[u16] = part.row(i).reinterpret_cast();
             to[..from.len()].copy_from_slice(from);
         }
+    } else if row == 1 && part.rows() == 16 && part.columns() == BLOCK {
+        interleave(part.transposed(), tile);
+        transpose(square(tile));
     } else if row == 1 {
         let turned = part.transposed();
         for k in 0..part.columns() {
@@ -82,20 +86,16 @@ pub(crate) fn right(b: Matrix<'_, bf16>, first: usize, tiles: &mut [Tile]) {
 #[inline]
 fn right_tile(part: Matrix<'_, bf16>, tile: &mut [u16; 512]) {
     let [row, column] = part.strides();
-    let pairs = tile.as_chunks_mut::<BLOCK>().0;
     if column == 1 && part.columns() == 16 && part.rows() == BLOCK {
-        for (pair, to) in pairs.iter_mut().enumerate() {
-            let (even, odd) = (part.row(2 * pair), part.row(2 * pair + 1));
-            let both = even.iter().zip(odd);
-            to.as_chunks_mut::<2>()
-                .0
-                .iter_mut()
-                .zip(both)
-                .for_each(|(to, (even, odd))| {
-                    *to = [even.to_bits(), odd.to_bits()];
-                });
-        }
-    } else if row == 1 && part.rows() == BLOCK {
+        return interleave(part, tile);
+    }
+    if row == 1 && part.columns() == 16 && part.rows() == BLOCK {
+        // A column lies as a row of a left tile does.
+        left_tile(part.transposed(), tile);
+        return transpose(square(tile));
+    }
+    let pairs = tile.as_chunks_mut::<BLOCK>().0;
+    if row == 1 && part.rows() == BLOCK {
         let turned = part.transposed();
         for j in 0..part.columns() {
             let from = turned.row(j).as_chunks::<2>().0;
@@ -110,4 +110,25 @@ fn right_tile(part: Matrix<'_, bf16>, tile: &mut [u16; 512]) {
             }
         }
     }
+}
+
+/// 32 rows of 16 elements that lie side by side: the two of a pair of rows one after the other.
+#[inline]
+fn interleave(part: Matrix<'_, bf16>, tile: &mut [u16; 512]) {
+    for (pair, to) in tile.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        let (even, odd) = (part.row(2 * pair), part.row(2 * pair + 1));
+        let both = even.iter().zip(odd);
+        to.as_chunks_mut::<2>()
+            .0
+            .iter_mut()
+            .zip(both)
+            .for_each(|(to, (even, odd))| {
+                *to = [even.to_bits(), odd.to_bits()];
+            });
+    }
+}
+
+/// A tile's pairs of elements.
+fn square(tile: &mut [u16; 512]) -> &mut Square {
+    pulp::bytemuck::cast_mut(tile)
 }

@@ -82,6 +82,58 @@ impl Packed {
         self.strides = [self.dims[1], 1];
     }
 
+    /// Rows of f32, one piece after the other.
+    pub(crate) fn take_rows_f32(&mut self, pieces: &[Matrix<'_, f32>]) {
+        self.begin(pieces);
+        for piece in pieces {
+            wide::append_rows(*piece, &mut self.wide);
+        }
+        self.fill_up();
+    }
+
+    /// Rows that are widened, one piece after the other.
+    pub(crate) fn take_rows_widened<T: Number>(&mut self, pieces: &[Matrix<'_, T>]) {
+        self.begin(pieces);
+        for piece in pieces {
+            narrow::append_widened(*piece, &mut self.wide);
+        }
+        self.fill_up();
+    }
+
+    /// Rows of tiles, one piece after the other.
+    pub(crate) fn take_rows_bf16(&mut self, pieces: &[Matrix<'_, bf16>]) {
+        if !amx::available() {
+            return self.take_rows_widened(pieces);
+        }
+        self.begin(pieces);
+        let of_column = 2 * self.dims[0].div_ceil(BLOCK);
+        let count = self.dims[1].div_ceil(BLOCK) * of_column;
+        if self.tiles.len() < count {
+            self.tiles = lend(count);
+        }
+        let mut first = 0;
+        for piece in pieces {
+            debug_assert!(first % BLOCK == 0, "whole blocks before the last piece");
+            let here = 2 * piece.rows().div_ceil(BLOCK);
+            let columns = self.tiles[..count].chunks_mut(of_column.max(1));
+            for (block, tiles) in columns.enumerate() {
+                pack::right(
+                    *piece,
+                    block * BLOCK,
+                    &mut tiles[2 * first / BLOCK..][..here],
+                );
+            }
+            first += piece.rows();
+        }
+    }
+
+    /// Takes the size of rows, one piece after the other.
+    fn begin<T>(&mut self, pieces: &[Matrix<'_, T>]) {
+        let columns = pieces.first().map_or(0, Matrix::columns);
+        self.dims = [pieces.iter().map(Matrix::rows).sum(), columns];
+        self.wide.clear();
+    }
+
     /// Widened to f32.
     pub(crate) fn take_widened<T: Number>(&mut self, b: Matrix<'_, T>) {
         self.dims = [b.rows(), b.columns()];

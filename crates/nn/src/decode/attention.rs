@@ -10,14 +10,14 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use ferrotune_cpu::{Packed, Threads};
+use ferrotune_cpu::Threads;
 use ferrotune_graph::{
     Attributes, Cost, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType,
 };
 use half::{bf16, f16};
 
 use crate::attention::attend;
-use crate::tiled::kernel::{Operand, Reader};
+use crate::tiled::kernel::{KEYS, Operand, Reader, padded};
 
 /// Keys and values of all layers, and which part of them one step reads.
 #[derive(Clone, Debug)]
@@ -141,10 +141,8 @@ fn run_in<T: Operand>(call: &mut KernelCall<'_>) -> Result<(), String> {
         let begin = (layer * b * k + at) * s * e;
         let read = runs(slot(first[at / k]), last, s);
         let count = read.iter().map(ExactSizeIterator::len).sum();
-        let [keys, values] = [keys, values].map(|ring| &ring[begin..][..s * e]);
-        let keys = in_order(keys, &read, e, Packed::padded(count));
-        let values = in_order(values, &read, e, count);
-        let reader = Reader::in_place(&keys, &values, e);
+        let [keys, values] = [keys, values].map(|all| in_order(&all[begin..][..s * e], &read, e));
+        let reader = Reader::in_place(&keys, &values, count, e);
         let q = &q[at * heads * e..][..heads * e];
         reader.read(q, &vec![count; heads], scale, out, &mut vec![0.0; heads]);
     };
@@ -152,21 +150,46 @@ fn run_in<T: Operand>(call: &mut KernelCall<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The slots of a ring in the order of reading, followed by others or zeros, so that there are `least` at least; in place if they
-/// lie like that.
+/// The slots of a ring in the order of reading, followed by others or zeros up to a whole block, in pieces as
+/// [`Reader::in_place`] takes them: where they lie, but for blocks that go past the ring's end.
 fn in_order<'a, T: Operand>(
     ring: &'a [T],
     [first, then]: &[Range<usize>; 2],
     size: usize,
-    least: usize,
-) -> Cow<'a, [T]> {
-    if then.is_empty() && (first.start + least) * size <= ring.len() {
-        return Cow::Borrowed(&ring[first.start * size..][..least * size]);
+) -> Vec<Cow<'a, [T]>> {
+    let (slots, block) = (ring.len() / size, padded(1));
+    let count = first.len() + then.len();
+    let place = |at: usize| match at < first.len() {
+        true => first.start + at,
+        false => then.start + at - first.len(),
+    };
+    let (mut pieces, mut at) = (Vec::new(), 0);
+    while at < count {
+        let begin = place(at);
+        let (end, until) = match at < first.len() {
+            true => (first.end, first.len()),
+            false => (then.end, count),
+        };
+        // Other slots may follow the last one, as far as the ring goes.
+        let open = until == count && begin + padded(end - begin) <= slots;
+        let side_by_side = if open {
+            padded(end - begin)
+        } else {
+            end - begin
+        };
+        let whole = (side_by_side / block * block).min(KEYS - at % KEYS);
+        if whole > 0 {
+            pieces.push(Cow::Borrowed(&ring[begin * size..][..whole * size]));
+            at += whole;
+        } else {
+            let mut copied = vec![T::nearest(0.0); block * size];
+            let rows = copied.chunks_mut(size).zip(at..count);
+            rows.for_each(|(to, at)| to.copy_from_slice(&ring[place(at) * size..][..size]));
+            pieces.push(Cow::Owned(copied));
+            at += block;
+        }
     }
-    let of = |run: &Range<usize>| &ring[run.start * size..run.end * size];
-    let mut slots = [of(first), of(then)].concat();
-    slots.resize(slots.len().max(least * size), T::nearest(0.0));
-    Cow::Owned(slots)
+    pieces
 }
 
 /// The slots from `first` to `last` of a ring of `slots`, as two runs in the order of reading.

@@ -111,16 +111,17 @@ fn run<T: Operand>(call: &mut KernelCall<'_>) -> Result<(), String> {
     let width = norm.len();
     let count = x.len() / width.max(1);
     let mut more = lend::<T>(x.len());
-    T::product(rows(mixed, matrix(3)?.rows()), matrix(3)?, &mut more);
+    let back = matrix(3)?;
+    T::products(rows(mixed, back.rows()), &mut [(back, &mut more)]);
     stream.copy_from_slice(x);
     add(stream, &more);
     normalize_rows(stream, norm, eps, &mut more);
     let inner = matrix(4)?.columns();
     let (mut gate, mut up) = (lend::<T>(count * inner), lend::<T>(count * inner));
-    T::product(rows(&more, width), matrix(4)?, &mut gate);
-    T::product(rows(&more, width), matrix(5)?, &mut up);
+    let mut both = [(matrix(4)?, &mut gate[..]), (matrix(5)?, &mut up[..])];
+    T::products(rows(&more, width), &mut both);
     gate_all(&mut gate, &up);
-    T::product(rows(&gate, inner), matrix(6)?, &mut more);
+    T::products(rows(&gate, inner), &mut [(matrix(6)?, &mut more)]);
     add(stream, &more);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What stands before attention: a norm, queries, keys and values, and their rotation.
 
-use ferrotune_cpu::{add, lend, normalize, rotate as turn_head};
+use ferrotune_cpu::{Threads, add, lend, normalize, rotate as turn_head};
 use ferrotune_graph::{Attributes, DType, Kernel, KernelCall, KernelRule, Tensor, TensorType};
 use ferrotune_pjrt::Attribute;
 
@@ -149,14 +149,12 @@ fn run<T: Operand>(call: &mut KernelCall<'_>) -> Result<(), String> {
     normalize_rows(x, norm, eps, &mut stream);
     let half = inputs[2].dims()[3];
     let angles = [inputs[2].as_slice::<f32>()?, inputs[3].as_slice::<f32>()?];
-    for (i, output) in outputs.iter_mut().enumerate() {
-        let size = output.dims()[3];
-        let out = output.as_mut_slice::<T>()?;
-        T::product(
-            rows(&stream, norm.len()),
-            weight(&inputs[4 + i], turned)?,
-            out,
-        );
+    let weights: Result<Vec<_>, String> = (4..7).map(|i| weight(&inputs[i], turned)).collect();
+    let size = outputs[0].dims()[3];
+    let outputs: Result<Vec<_>, String> = outputs.iter_mut().map(|it| it.as_mut_slice()).collect();
+    let mut products: Vec<_> = weights?.into_iter().zip(outputs?).collect();
+    T::products(rows(&stream, norm.len()), &mut products);
+    for (i, (weight, out)) in products.iter_mut().enumerate() {
         let after = After {
             bias: match biased {
                 true => Some(inputs[7 + i].as_slice::<T>()?),
@@ -169,9 +167,11 @@ fn run<T: Operand>(call: &mut KernelCall<'_>) -> Result<(), String> {
             eps,
             turns: i < 2,
         };
-        let width = (out.len() / inputs[0].dims()[0].max(1)).max(1);
-        for (row, heads) in out.chunks_mut(width).enumerate() {
-            after.apply(heads, size, angles.map(|all| &all[row * half..][..half]));
+        let width = weight.columns();
+        if !after.does_nothing() {
+            Threads::All.for_each_chunk(out, width.max(1), |row, heads| {
+                after.apply(heads, size, angles.map(|all| &all[row * half..][..half]));
+            });
         }
     }
     Ok(())
@@ -187,6 +187,10 @@ struct After<'a, T> {
 }
 
 impl<T: Operand> After<'_, T> {
+    fn does_nothing(&self) -> bool {
+        self.bias.is_none() && self.norm.is_none() && !self.turns
+    }
+
     /// To the heads of one row, of `size` elements each.
     fn apply(&self, heads: &mut [T], size: usize, [cos, sin]: [&[f32]; 2]) {
         if let Some(bias) = self.bias {

@@ -9,7 +9,7 @@ mod feed;
 mod heads;
 mod logits;
 
-use ferrotune_cpu::{Lent, Matrix, Number, Threads, multiply_rounded};
+use ferrotune_cpu::{Lent, Matrix, Number, Threads, multiply_each_rounded};
 use ferrotune_graph::{Cost, DType, KernelCall, KernelInput, Tensor, TensorType};
 use ferrotune_pjrt::Element;
 use half::bf16;
@@ -21,19 +21,21 @@ pub use logits::LogitSummary;
 
 /// An element of activations and weights.
 trait Operand: Number + Element + Lent {
-    /// `out = a · b`, summed in f32 and rounded once, by all threads.
-    fn product(a: Matrix<'_, Self>, b: Matrix<'_, Self>, out: &mut [Self]);
+    /// `out = a · b` for each `b` and `out`, summed in f32 and rounded once, by all threads.
+    fn products(a: Matrix<'_, Self>, products: &mut [(Matrix<'_, Self>, &mut [Self])]);
 }
 
 impl Operand for f32 {
-    fn product(a: Matrix<'_, f32>, b: Matrix<'_, f32>, out: &mut [f32]) {
-        f32::multiply(a, b, out, Threads::All);
+    fn products(a: Matrix<'_, f32>, products: &mut [(Matrix<'_, f32>, &mut [f32])]) {
+        for (b, out) in products {
+            f32::multiply(a, *b, out, Threads::All);
+        }
     }
 }
 
 impl Operand for bf16 {
-    fn product(a: Matrix<'_, bf16>, b: Matrix<'_, bf16>, out: &mut [bf16]) {
-        multiply_rounded(a, b, out, Threads::All);
+    fn products(a: Matrix<'_, bf16>, products: &mut [(Matrix<'_, bf16>, &mut [bf16])]) {
+        multiply_each_rounded(a, products, Threads::All);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Softmax over the keys of a document, a block of them at a time.
 
+use std::borrow::Cow;
+
 use ferrotune_cpu::{Matrix, Packed, Threads, exponentials, largest, lend};
 use ferrotune_graph::KernelCall;
 
@@ -7,54 +9,67 @@ use super::documents::Row;
 use super::{Document, KEYS, Operand, Sizes, gather, padded};
 
 /// Keys and values of one document, ready to be read.
-pub(crate) struct Reader<'a, T> {
+pub(crate) struct Reader<'a, T: Clone> {
     size: usize,
     /// Keys, and values as `[KEYS,E]`, of each block.
     blocks: Vec<(Keys<'a, T>, Packed)>,
 }
 
 /// Keys of a block.
-enum Keys<'a, T> {
+enum Keys<'a, T: Clone> {
     /// As `[E,KEYS]`.
     Packed(Packed),
-    /// `[KEYS,E]`, whole blocks of 32: for a few queries, which cost less than to pack them.
-    AsTheyLie(&'a [T]),
+    /// `[n,E]` in pieces of whole blocks of 32: for a few queries, which cost less than to pack them.
+    AsTheyLie(&'a [Cow<'a, [T]>]),
 }
 
 impl<'a, T: Operand> Reader<'a, T> {
     /// For many queries: `keys` and `values` `[n,E]`.
     pub(crate) fn packed(keys: &[T], values: &[T], size: usize) -> Self {
-        Self::new(keys, values, size, |keys| {
-            let mut packed = Packed::default();
-            let turned = Matrix::new(keys, [size, keys.len() / size], [1, size]);
-            T::pack(turned, &mut packed);
-            Keys::Packed(packed)
-        })
-    }
-
-    /// For a few queries: the keys are followed by anything, up to a whole block of 32.
-    pub(crate) fn in_place(keys: &'a [T], values: &[T], size: usize) -> Self {
-        debug_assert!((keys.len() / size).is_multiple_of(padded(1)));
-        Self::new(keys, values, size, Keys::AsTheyLie)
-    }
-
-    fn new<'k>(
-        keys: &'k [T],
-        values: &[T],
-        size: usize,
-        of_block: impl Fn(&'k [T]) -> Keys<'a, T>,
-    ) -> Self {
-        let block = |(keys, values): (&'k [T], &[T])| {
-            let mut packed = Packed::default();
+        let block = |(keys, values): (&[T], &[T])| {
+            let [mut turned, mut packed] = [Packed::default(), Packed::default()];
+            let keys = Matrix::new(keys, [size, keys.len() / size], [1, size]);
+            T::pack(keys, &mut turned);
             let values = Matrix::new(values, [values.len() / size, size], [size, 1]);
             T::pack(values, &mut packed);
-            (of_block(keys), packed)
+            (Keys::Packed(turned), packed)
         };
         let (keys, values) = (keys.chunks(KEYS * size), values.chunks(KEYS * size));
         Self {
             size,
             blocks: keys.zip(values).map(block).collect(),
         }
+    }
+
+    /// For a few queries: `count` keys and values, each followed by anything up to a whole block of 32. They come in pieces
+    /// of whole blocks, none of which goes over a multiple of [`KEYS`].
+    pub(crate) fn in_place(
+        keys: &'a [Cow<'a, [T]>],
+        values: &[Cow<'_, [T]>],
+        count: usize,
+        size: usize,
+    ) -> Self {
+        let (mut blocks, mut first, mut done) = (Vec::new(), 0, 0);
+        while done < count {
+            let here = (count - done).min(KEYS);
+            let (mut pieces, mut rows) = (Vec::new(), 0);
+            for piece in &values[first..] {
+                if rows == padded(here) {
+                    break;
+                }
+                // What follows the last value may be no number, and would be one when it is multiplied by zero.
+                let n = (piece.len() / size).min(here - rows);
+                pieces.push(Matrix::new(&piece[..n * size], [n, size], [size, 1]));
+                rows += piece.len() / size;
+            }
+            let mut packed = Packed::default();
+            T::pack_rows(&pieces, &mut packed);
+            let keys = &keys[first..first + pieces.len()];
+            first += pieces.len();
+            blocks.push((Keys::AsTheyLie(keys), packed));
+            done += here;
+        }
+        Self { size, blocks }
     }
 
     /// `softmax(q·kᵀ / √E) · v` for rows that each read the first `visible` keys, at least one.
@@ -77,6 +92,7 @@ impl<'a, T: Operand> Reader<'a, T> {
         let q = Matrix::new(q, [rows, size], [size, 1]);
         let widest = padded(furthest.min(KEYS));
         let mut scores = lend(all_rows * widest);
+        let mut part = lend(rows * widest);
         let mut weights = lend(rows * widest);
         let mut mixed = lend(all_rows * width);
         let (mut peaks, mut totals) = (vec![f32::NEG_INFINITY; rows], vec![0.0_f32; rows]);
@@ -87,21 +103,28 @@ impl<'a, T: Operand> Reader<'a, T> {
             }
             let count = (furthest - first).min(KEYS);
             let depth = padded(count);
-            let stride = match keys {
+            match keys {
                 Keys::Packed(keys) => {
                     T::multiply_packed(q, keys, count, &mut scores, widest, true);
-                    widest
                 }
-                Keys::AsTheyLie(keys) => {
-                    let keys = Matrix::new(keys, [size, depth], [1, size]);
-                    T::multiply(q, keys, &mut scores[..rows * depth], Threads::One);
-                    depth
+                Keys::AsTheyLie(pieces) => {
+                    let mut at = 0;
+                    for piece in *pieces {
+                        let n = piece.len() / size;
+                        let keys = Matrix::new(piece, [size, n], [1, size]);
+                        let part = &mut part[..rows * n];
+                        T::multiply(q, keys, part, Threads::One);
+                        for (row, part) in part.chunks(n).enumerate() {
+                            scores[row * widest + at..][..n].copy_from_slice(part);
+                        }
+                        at += n;
+                    }
                 }
-            };
+            }
             for row in 0..rows {
                 let here = visible[row].saturating_sub(first).min(count);
-                let scores = &scores[row * stride..][..depth];
-                let weights = &mut weights[row * stride..][..depth];
+                let scores = &scores[row * widest..][..depth];
+                let weights = &mut weights[row * widest..][..depth];
                 if here == 0 {
                     weights.fill(T::nearest(0.0));
                     continue;
@@ -116,7 +139,7 @@ impl<'a, T: Operand> Reader<'a, T> {
                     mixed.iter_mut().for_each(|m| *m *= shrink);
                 }
             }
-            let weights = Matrix::new(&weights, [rows, depth], [stride, 1]);
+            let weights = Matrix::new(&weights, [rows, depth], [widest, 1]);
             T::multiply_packed(weights, values, size, &mut mixed, width, number == 0);
         }
         for row in 0..rows {

@@ -19,7 +19,7 @@ pub(crate) use self::forward::Reader;
 use self::forward::rows;
 
 /// Keys of a block.
-const KEYS: usize = 512;
+pub(crate) const KEYS: usize = 512;
 /// Rows of a block, about.
 const ROWS: usize = 128;
 
@@ -148,6 +148,6 @@ impl Operand for half::bf16 {}
 impl Operand for half::f16 {}
 
 /// Columns of sums of so many.
-fn padded(size: usize) -> usize {
+pub(crate) fn padded(size: usize) -> usize {
     Packed::padded(size)
 }
