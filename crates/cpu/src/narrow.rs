@@ -11,6 +11,7 @@ use crate::kept::lend;
 use crate::matrix::Matrix;
 use crate::pack;
 use crate::target::Target;
+use crate::transpose::transpose;
 use crate::wide;
 
 /// Elements that are summed before the next part of the operands is packed: a block of rows of that depth stays in the
@@ -92,7 +93,7 @@ fn few_rows<O: Number>(
     threads.for_each_range(all, 4, |range| {
         let tiles = Tiles::configure();
         let mut sums = [0.0; BLOCK * BLOCK];
-        let mut turned = [0.0; BLOCK];
+        let mut turned = [0.0; BLOCK * BLOCK];
         let places = products
             .iter()
             .flat_map(|(b, out)| (0..blocks(b)).map(move |block| (b, out, block)));
@@ -102,17 +103,34 @@ fn few_rows<O: Number>(
                 // SAFETY: 32 rows of `32 · steps` elements.
                 unsafe { tiles.product(left, right, &mut sums, BLOCK, true) };
                 let first = row_block * BLOCK;
-                for row in first..a.rows().min(first + BLOCK) {
+                let rows = (a.rows() - first).min(BLOCK);
+                transpose_sums(&sums, &mut turned, rows);
+                for (row, sums) in turned.as_chunks::<BLOCK>().0[..rows].iter().enumerate() {
                     // SAFETY: each block of columns is written by one thread.
-                    let to = unsafe { out.part(row, block * BLOCK, BLOCK) };
-                    for (turned, sums) in turned.iter_mut().zip(sums.as_chunks::<BLOCK>().0) {
-                        *turned = sums[row - first];
-                    }
-                    round(&turned, to);
+                    let to = unsafe { out.part(first + row, block * BLOCK, BLOCK) };
+                    round(sums, to);
                 }
             }
         }
     });
+}
+
+/// The first columns of 32 × 32 sums, as rows.
+fn transpose_sums(sums: &[f32; BLOCK * BLOCK], to: &mut [f32; BLOCK * BLOCK], columns: usize) {
+    let half = BLOCK / 2;
+    for column in (0..columns).step_by(half) {
+        for row in [0, half] {
+            let at = |i: usize| (row + i) * BLOCK + column;
+            let mut square = std::array::from_fn(|i| {
+                let part: &[f32; 16] = sums[at(i)..].first_chunk().expect("half a row");
+                part.map(f32::to_bits)
+            });
+            transpose(&mut square);
+            for (i, part) in square.iter().enumerate() {
+                to[(column + i) * BLOCK + row..][..half].copy_from_slice(&part.map(f32::from_bits));
+            }
+        }
+    }
 }
 
 /// 32 rows whose elements lie side by side.

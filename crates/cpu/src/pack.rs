@@ -115,20 +115,15 @@ fn right_tile(part: Matrix<'_, bf16>, tile: &mut [u16; 512]) {
 /// 32 rows of 16 elements that lie side by side: the two of a pair of rows one after the other.
 #[inline]
 fn interleave(part: Matrix<'_, bf16>, tile: &mut [u16; 512]) {
-    for (pair, to) in tile.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+    for (pair, to) in square(tile).iter_mut().enumerate() {
         let (even, odd) = (part.row(2 * pair), part.row(2 * pair + 1));
-        let both = even.iter().zip(odd);
-        to.as_chunks_mut::<2>()
-            .0
-            .iter_mut()
-            .zip(both)
-            .for_each(|(to, (even, odd))| {
-                *to = [even.to_bits(), odd.to_bits()];
-            });
+        for (to, (even, odd)) in to.iter_mut().zip(even.iter().zip(odd)) {
+            *to = u32::from(even.to_bits()) | u32::from(odd.to_bits()) << 16;
+        }
     }
 }
 
-/// A tile's pairs of elements.
+/// A tile's pairs of elements, the first one low.
 fn square(tile: &mut [u16; 512]) -> &mut Square {
     pulp::bytemuck::cast_mut(tile)
 }
