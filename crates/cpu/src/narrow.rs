@@ -11,7 +11,7 @@ use crate::kept::lend;
 use crate::matrix::Matrix;
 use crate::pack;
 use crate::target::Target;
-use crate::transpose::transpose;
+use crate::transpose::transpose_sums;
 use crate::wide;
 
 /// Elements that are summed before the next part of the operands is packed: a block of rows of that depth stays in the
@@ -113,24 +113,6 @@ fn few_rows<O: Number>(
             }
         }
     });
-}
-
-/// The first columns of 32 × 32 sums, as rows.
-fn transpose_sums(sums: &[f32; BLOCK * BLOCK], to: &mut [f32; BLOCK * BLOCK], columns: usize) {
-    let half = BLOCK / 2;
-    for column in (0..columns).step_by(half) {
-        for row in [0, half] {
-            let at = |i: usize| (row + i) * BLOCK + column;
-            let mut square = std::array::from_fn(|i| {
-                let part: &[f32; 16] = sums[at(i)..].first_chunk().expect("half a row");
-                part.map(f32::to_bits)
-            });
-            transpose(&mut square);
-            for (i, part) in square.iter().enumerate() {
-                to[(column + i) * BLOCK + row..][..half].copy_from_slice(&part.map(f32::from_bits));
-            }
-        }
-    }
 }
 
 /// 32 rows whose elements lie side by side.

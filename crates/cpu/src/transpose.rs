@@ -9,9 +9,53 @@ pub(crate) fn transpose(square: &mut Square) {
     #[cfg(target_arch = "x86_64")]
     if pulp::x86::V4::is_available() {
         // SAFETY: the processor has these vectors.
-        unsafe { in_registers(square) };
-        return;
+        return unsafe { in_registers(square) };
     }
+    one_by_one(square);
+}
+
+/// The first columns of 32 × 32 sums, as rows of 32.
+pub(crate) fn transpose_sums(sums: &[f32; 1024], to: &mut [f32; 1024], columns: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if pulp::x86::V4::is_available() {
+        #[target_feature(enable = "avx512f")]
+        fn by_registers(sums: &[f32; 1024], to: &mut [f32; 1024], columns: usize) {
+            by_squares(sums, to, columns, |square| in_registers(square));
+        }
+        // SAFETY: the processor has these vectors.
+        return unsafe { by_registers(sums, to, columns) };
+    }
+    by_squares(sums, to, columns, one_by_one);
+}
+
+#[inline(always)]
+fn by_squares(
+    sums: &[f32; 1024],
+    to: &mut [f32; 1024],
+    columns: usize,
+    transpose: impl Fn(&mut Square),
+) {
+    for column in (0..columns).step_by(16) {
+        for row in [0, 16] {
+            let mut square = Square::default();
+            for (i, part) in square.iter_mut().enumerate() {
+                let from = &sums[column..][32 * (row + i)..][..16];
+                for (to, from) in part.iter_mut().zip(from) {
+                    *to = from.to_bits();
+                }
+            }
+            transpose(&mut square);
+            for (i, part) in square.iter().enumerate() {
+                let to = &mut to[row..][32 * (column + i)..][..16];
+                for (to, from) in to.iter_mut().zip(part) {
+                    *to = f32::from_bits(*from);
+                }
+            }
+        }
+    }
+}
+
+fn one_by_one(square: &mut Square) {
     let rows = *square;
     for (j, row) in square.iter_mut().enumerate() {
         *row = rows.map(|row| row[j]);
