@@ -1,5 +1,6 @@
 //! Layers on a device, beside plain loops in float64. Needs the CPU plugin.
 
+mod capped_experts;
 mod check;
 mod convolution;
 mod decode_attention;
