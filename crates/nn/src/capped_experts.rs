@@ -93,7 +93,10 @@ impl Buffers {
         let row = g.iota(DType::S32, &[b, m / b, j], 0).reshape(&[m, j]);
         let buffer = &routes.experts * b as f64 + row;
         let nowhere = buffer.scalar_like(buffers as f64);
-        let buffer = counted.expand(1).select(&buffer, &nowhere).reshape(&[slots]);
+        let buffer = counted
+            .expand(1)
+            .select(&buffer, &nowhere)
+            .reshape(&[slots]);
         let hits = routes.hits(counted).convert(DType::S32);
         let load = hits.reshape(&[b, slots / b, experts]).sum(&[1]);
         let load = load.transpose(&[1, 0]).reshape(&[buffers]);

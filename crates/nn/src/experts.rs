@@ -130,7 +130,7 @@ impl Routes {
 ///
 /// # Shapes
 /// `x [M,D]`, routes of `M` tokens, `counted` boolean `[M]`; parameters `gate_proj`, `up_proj` `[X,D,F]` and `down_proj`
-/// `[X,F,D]` → `[M,D]`.
+/// `[X,F,D]`, and where a name has adapters, `name_lora_a [X,in,R]` and `name_lora_b [X,R,out]` → `[M,D]`.
 #[track_caller]
 pub fn mix_experts(x_md: &Tensor, routes: &Routes, counted: &Tensor, params: &Params) -> Tensor {
     let g = x_md.graph();
@@ -154,13 +154,21 @@ pub fn mix_experts(x_md: &Tensor, routes: &Routes, counted: &Tensor, params: &Pa
     routes.weighted(&answers.permute_rows(&back[0], &order[0]))
 }
 
-/// What each expert says to its rows; `by_expert` multiplies rows of every expert with a matrix of its own.
+/// What each expert says to its rows; `by_expert` multiplies rows of every expert with a matrix of its own. Adapters are read as
+/// [`project`](crate::project) reads them.
 pub(crate) fn answers(
     rows: &Tensor,
     params: &Params,
     by_expert: impl Fn(&Tensor, &Tensor) -> Tensor,
 ) -> Tensor {
-    let product = |rows: &Tensor, name: &str| by_expert(rows, params.at(name));
+    let product = |rows: &Tensor, name: &str| {
+        let y = by_expert(rows, params.at(name));
+        let Some(a) = params.find(&format!("{name}_lora_a")) else {
+            return y;
+        };
+        let b = params.at(&format!("{name}_lora_b"));
+        y + by_expert(&by_expert(rows, a), b) * params.adapter_scale()
+    };
     let hidden = product(rows, "gate_proj").silu() * product(rows, "up_proj");
     product(&hidden, "down_proj")
 }

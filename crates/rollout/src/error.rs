@@ -34,6 +34,14 @@ pub enum Error {
         /// The type as given.
         dtype: DType,
     },
+    /// A model whose answers cannot name experts.
+    #[error(
+        "answers of a model of the family {family} cannot say which experts their tokens went to: it has none, or more than 32767"
+    )]
+    Routes {
+        /// The family.
+        family: &'static str,
+    },
     /// A cache that cannot be addressed.
     #[error(
         "a cache for {batch} rows of {slots} tokens is too large; lower the batch, max_prompt_tokens or max_new_tokens"

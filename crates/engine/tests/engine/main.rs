@@ -1,6 +1,7 @@
 //! The engine on virtual CPU devices. Needs the CPU plugin.
 
 mod accumulation;
+mod capacity;
 mod checkpoints;
 mod context;
 mod data_shards;

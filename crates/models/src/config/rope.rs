@@ -1,7 +1,11 @@
 //! The rotary settings of `config.json`, in the old and in the new spelling, and the frequencies that follow from them.
 //!
-//! Old: `rope_theta` and `rope_scaling` at the top. New: `rope_parameters` with both in it. Kinds whose frequencies depend on
-//! the length of what is read (`dynamic`, `longrope`) are refused: rows hold documents of many lengths.
+//! Old: `rope_theta` and `rope_scaling` at the top. New: `rope_parameters` with both in it.
+//!
+//! Rows hold documents of many lengths, so frequencies must not depend on the length of what is read. `dynamic` is refused. For
+//! `longrope` transformers takes the short factors for texts up to the length of the first training and the long ones for all of
+//! a longer text, which while a text grows would turn what is already cached: here the short ones are read, and no document may
+//! be longer, see [`ModelConfig::longest`](super::ModelConfig::longest).
 //!
 //! Source of every formula: `modeling_rope_utils.py` in transformers.
 
@@ -64,6 +68,17 @@ pub enum RotaryScaling {
         /// The length of the first training.
         original: f64,
     },
+    /// Every frequency divided by a factor of its own, and a factor on cosines and sines.
+    ///
+    /// Source: Ding et al., "LongRoPE" (2024), §3, with the factors of short texts.
+    LongRope {
+        /// The divisor of each frequency in texts no longer than `original`.
+        short: Vec<f64>,
+        /// What cosines and sines are multiplied by.
+        attention: f64,
+        /// The length of the first training; no text is longer.
+        original: f64,
+    },
 }
 
 impl Rotary {
@@ -81,7 +96,9 @@ impl Rotary {
     /// What cosines and sines are multiplied by.
     pub fn amplitude(&self) -> f64 {
         match self.scaling {
-            RotaryScaling::Yarn { attention, .. } => attention,
+            RotaryScaling::Yarn { attention, .. } | RotaryScaling::LongRope { attention, .. } => {
+                attention
+            }
             _ => 1.0,
         }
     }
@@ -89,6 +106,7 @@ impl Rotary {
     fn scaled(&self, i: usize, frequency: f64) -> f64 {
         match self.scaling {
             RotaryScaling::Default => frequency,
+            RotaryScaling::LongRope { ref short, .. } => frequency / short[i],
             RotaryScaling::Linear { factor } => frequency / factor,
             RotaryScaling::Llama3 {
                 factor,
@@ -138,10 +156,11 @@ pub(crate) fn read(fields: &mut Fields<'_>, family: Family, head_dim: usize) -> 
     fields.refuse_if(wrong, &keys, || {
         format!("head_dim ({head_dim}) times {PART} ({part}) must be an even number of at least 2")
     });
-    let scaling = read_scaling(fields);
+    let dims = dims.max(2);
+    let scaling = read_scaling(fields, dims / 2);
     let rotary = Rotary {
         theta,
-        dims: dims.max(2),
+        dims,
         scaling,
     };
     // Numbers that are each possible may give none together: a base of 1, or one near 0.
@@ -279,13 +298,50 @@ impl Scaling<'_, '_> {
         }
     }
 
-    fn yarn(&mut self) -> RotaryScaling {
-        let original = self.original();
+    /// The factor, or else how much longer the longest text is than the original length.
+    fn factor(&mut self, original: f64) -> f64 {
         let longest = self.fields.size("max_position_embeddings");
-        let factor = match self.number("factor") {
+        match self.number("factor") {
             Some(factor) => factor,
             None => longest.map_or_else(|| self.required("factor"), |n| n as f64 / original),
+        }
+    }
+
+    /// As many numbers above 0 as there are frequencies.
+    fn factors(&mut self, name: &str, frequencies: usize) -> Vec<f64> {
+        let list = self.object.get(name).and_then(Value::as_array);
+        let above_0 = |it: &Value| it.as_f64().filter(|n| n.is_finite() && *n > 0.0);
+        let factors = list.and_then(|list| list.iter().map(above_0).collect::<Option<Vec<_>>>());
+        let fits = factors.filter(|it| it.len() == frequencies);
+        fits.unwrap_or_else(|| {
+            let what = format!("must be a list of {frequencies} numbers above 0");
+            self.problem_of(name, &what);
+            vec![1.0; frequencies]
+        })
+    }
+
+    fn longrope(&mut self, frequencies: usize) -> RotaryScaling {
+        let original = self.original();
+        let attention = match self.number("attention_factor") {
+            Some(told) => told,
+            None => {
+                // Factors below 1 would shrink it.
+                let factor = self.factor(original).max(1.0);
+                (1.0 + factor.ln() / original.ln()).sqrt()
+            }
         };
+        // Judged, though no text here is long enough for them.
+        self.factors("long_factor", frequencies);
+        RotaryScaling::LongRope {
+            short: self.factors("short_factor", frequencies),
+            attention,
+            original,
+        }
+    }
+
+    fn yarn(&mut self) -> RotaryScaling {
+        let original = self.original();
+        let factor = self.factor(original);
         let magnitude = |by: f64| {
             if factor <= 1.0 {
                 1.0
@@ -312,7 +368,8 @@ impl Scaling<'_, '_> {
     }
 }
 
-fn read_scaling(fields: &mut Fields<'_>) -> RotaryScaling {
+/// The scaling of so many frequencies.
+fn read_scaling(fields: &mut Fields<'_>, frequencies: usize) -> RotaryScaling {
     let before = fields.problem_count();
     let mut found = RotaryScaling::Default;
     for key in ["rope_parameters", "rope_scaling"] {
@@ -338,6 +395,7 @@ fn read_scaling(fields: &mut Fields<'_>) -> RotaryScaling {
             },
             Some("llama3") => scaling.llama3(),
             Some("yarn") => scaling.yarn(),
+            Some("longrope") => scaling.longrope(frequencies),
             _ => {
                 refuse_kind(fields, key, object, kind);
                 RotaryScaling::Default
@@ -361,9 +419,9 @@ fn refuse_kind(
     object: &Map<String, Value>,
     kind: Option<&Value>,
 ) {
-    let supported = "supported: default, linear, llama3, yarn";
+    let supported = "supported: default, linear, llama3, yarn, longrope";
     match kind {
-        Some(kind) if kind == "dynamic" || kind == "longrope" => fields.problem(format!(
+        Some(kind) if kind == "dynamic" => fields.problem(format!(
             "{key}: rotary scaling {} depends on the length of the text, which differs among the documents of a row; {supported}",
             brief(kind)
         )),

@@ -75,7 +75,10 @@ fn with_places_for_all_nothing_is_dropped_and_nothing_changes() {
 #[test]
 fn the_capacity_is_that_of_a_row() {
     let places = |factor, tokens| Capacity::of_rows(factor, [2, tokens], 3, 8).places;
-    assert_eq!([places(1.0, 16), places(1.0, 17), places(1.5, 16)], [6, 7, 9]);
+    assert_eq!(
+        [places(1.0, 16), places(1.0, 17), places(1.5, 16)],
+        [6, 7, 9]
+    );
     assert_eq!([places(0.001, 16), places(1e9, 16)], [1, 16]);
     assert_eq!(Capacity::of_rows(1.0, [5, 16], 3, 8).rows, 5);
 }

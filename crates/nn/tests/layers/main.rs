@@ -6,6 +6,7 @@ mod convolution;
 mod decode_attention;
 mod decode_steps;
 mod delta_rule;
+mod expert_adapters;
 mod experts;
 mod fp8;
 mod rows;
