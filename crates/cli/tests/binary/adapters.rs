@@ -165,7 +165,7 @@ fn settings_of_adapters_that_cannot_be_are_refused_before_anything_starts() {
         tiny.run(&format!(
             "train recipe.toml router.capacity_factor={factor}"
         ))
-        .refused(2, &["router.capacity_factor", "above 0"]);
+        .refused(2, &["router.capacity_factor", "must be"]);
     }
     tiny.run("train recipe.toml model.adapter=nowhere")
         .refused(2, &["model.adapter", "does not exist"]);
