@@ -128,7 +128,7 @@ impl ModelConfig {
         let named = |name: &&str| lora.targets.iter().any(|it| it == name);
         let problem = if self.experts.is_none() {
             "the model has no experts to adapt".to_owned()
-        } else if !EXPERT_LAYERS.iter().any(|name| named(&name)) {
+        } else if !EXPERT_LAYERS.iter().any(named) {
             let list = EXPERT_LAYERS.join(", ");
             format!("no layer of the experts is among the targets; they have {list}")
         } else {
