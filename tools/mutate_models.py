@@ -56,7 +56,7 @@ FAULTS = [
     ("longrope: attention not rooted", "config/rope/read.rs", "/ original.ln()).sqrt()", "/ original.ln())"),
     ("longrope: small factors shrink", "config/rope/read.rs", "self.factor(original).max(1.0)", "self.factor(original)"),
     ("longrope: as many factors as one likes", "config/rope/read.rs", "it.len() == frequencies", "it.len() <= 99 * frequencies"),
-    ("longrope: texts of any length", "config.rs", "told.filter(|it| it.tokens <= first.tokens).or(Some(first))", "told.or(Some(first))"),
+    ("longrope: texts of any length", "config.rs", "told.into_iter().chain(first)", "told.into_iter().chain(first.filter(|_| told.is_none()))"),
     ("all experts share the first one's adapters", "adapter.rs", "leading: host.leading,", "leading: host.leading.min(1),"),
     ("experts without a word", "adapter.rs", "experts && entry.leading == 2", "entry.leading == 2"),
     ("experts of a file not seen", "files/adapter.rs", 'name.contains(".mlp.experts.")', 'name.contains(".experts.mlp.")'),

@@ -218,6 +218,7 @@ impl Engine {
             fields,
             reader: &loss.name,
             vocabulary: self.model.vocab_size,
+            longest: self.model.rotary.longest(),
             experts: self.site().replayed(),
             order: self.order,
         }

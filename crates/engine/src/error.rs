@@ -57,6 +57,16 @@ pub enum Error {
         /// The factor.
         factor: f64,
     },
+    /// A document beyond what the rotary scaling of the model covers.
+    #[error(
+        "a document in row {row} has more than {longest} tokens, up to which the model's longrope scaling holds here: cut it"
+    )]
+    LongDocument {
+        /// Its row.
+        row: usize,
+        /// The most tokens.
+        longest: usize,
+    },
     /// Rows that name another number of experts than the model sends a token to.
     #[error(
         "the rows name {found} experts of each token; the model has {layers} layers with experts, with {top_k} for each token"

@@ -90,14 +90,11 @@ impl ModelConfig {
             tokens,
             key: "max_position_embeddings",
         });
-        let RotaryScaling::LongRope { original, .. } = self.rotary.scaling else {
-            return told;
-        };
-        let first = Longest {
-            tokens: original as usize,
+        let first = self.rotary.longest().map(|tokens| Longest {
+            tokens,
             key: "original_max_position_embeddings",
-        };
-        told.filter(|it| it.tokens <= first.tokens).or(Some(first))
+        });
+        told.into_iter().chain(first).min_by_key(|it| it.tokens)
     }
 
     /// Whether a layer reads the tokens of a row one after the other, in their natural order, as the delta rule does.

@@ -100,6 +100,10 @@ impl SamplerConfig {
                 dtype: self.compute,
             });
         }
+        let tokens = self.max_prompt_tokens.saturating_add(self.max_new_tokens);
+        if let Some(longest) = model.rotary.longest().filter(|it| tokens > *it) {
+            return Err(Error::TooLong { tokens, longest });
+        }
         if self.routes && self.routes(model).is_none() {
             return Err(Error::Routes {
                 family: model.family.model_type(),

@@ -10,6 +10,7 @@ mod evaluation;
 mod export;
 mod fp8;
 mod head;
+mod longrope;
 mod norms;
 mod offload;
 mod optimizer;

@@ -99,6 +99,14 @@ impl Rotary {
         }
     }
 
+    /// Tokens of the longest text whose frequencies these are, if they are not those of any.
+    pub fn longest(&self) -> Option<usize> {
+        match self.scaling {
+            RotaryScaling::LongRope { original, .. } => Some(original as usize),
+            _ => None,
+        }
+    }
+
     fn scaled(&self, i: usize, frequency: f64) -> f64 {
         match self.scaling {
             RotaryScaling::Default => frequency,
