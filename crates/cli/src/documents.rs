@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::anyhow;
+use ferrotune_models::Longest;
 use ferrotune_text::Tokenizer;
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ pub(crate) struct Limits {
     /// Tokens of a row, if several documents share one.
     pub(crate) row: Option<usize>,
     /// The longest text that the model was made for, if its configuration says.
-    pub(crate) longest: Option<usize>,
+    pub(crate) longest: Option<Longest>,
 }
 
 /// The ids of every document. `tokenizer` is called when the first text is met.
@@ -122,9 +123,13 @@ fn check(ids: Vec<u32>, limits: &Limits) -> Result<Vec<u32>, String> {
         ));
     }
     let tokens = ids.len();
-    if let Some(longest) = limits.longest.filter(|&longest| tokens > longest) {
+    if let Some(Longest {
+        tokens: longest,
+        key,
+    }) = limits.longest.filter(|it| tokens > it.tokens)
+    {
         return Err(format!(
-            "the document has {tokens} tokens, more than the model was made for (max_position_embeddings = {longest} in its \
+            "the document has {tokens} tokens, more than the model was made for ({key} = {longest} in its \
              config.json): cut it into shorter ones"
         ));
     }
@@ -170,7 +175,10 @@ mod tests {
         let limits = Limits {
             vocab_size: 10,
             row: Some(2),
-            longest: Some(3),
+            longest: Some(Longest {
+                tokens: 3,
+                key: "max_position_embeddings",
+            }),
         };
         assert_eq!(check(vec![9, 0], &limits), Ok(vec![9, 0]));
         assert!(

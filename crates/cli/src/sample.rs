@@ -2,7 +2,7 @@
 
 mod prompts;
 
-use ferrotune_models::ModelConfig;
+use ferrotune_models::{Longest, ModelConfig};
 use ferrotune_rl::answer_text;
 use ferrotune_rollout::{Completion, Finish, Request, Sampler, SamplerConfig};
 use ferrotune_text::Tokenizer;
@@ -53,6 +53,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         compute: args.compute_dtype.dtype(),
         stop_ids: tokenizer.eos_ids().iter().copied().filter(inside).collect(),
         adapter_scale: trains.adapter_scale(),
+        routes: false,
         pad_id: 0,
     };
     let layout = weights.layout();
@@ -91,7 +92,11 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
 
 /// The most tokens of an answer: as many as were asked for, or else as the model was made for.
 fn longest_answer(args: &SampleArgs, model: &ModelConfig, prompt: usize) -> Result<usize, Failure> {
-    let Some(longest) = model.max_position_embeddings else {
+    let Some(Longest {
+        tokens: longest,
+        key,
+    }) = model.longest()
+    else {
         return Ok(args.max_new.unwrap_or(MAX_NEW));
     };
     let room = longest.saturating_sub(prompt);
@@ -101,7 +106,7 @@ fn longest_answer(args: &SampleArgs, model: &ModelConfig, prompt: usize) -> Resu
     }
     Err(Failure::refused(anyhow::anyhow!(
         "{prompt} tokens of prompt and up to {wanted} new ones are more than the model was made for \
-         (max_position_embeddings = {longest} in {}/config.json): lower --max-new, or shorten the prompt",
+         ({key} = {longest} in {}/config.json): lower --max-new, or shorten the prompt",
         args.model.display()
     )))
 }

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let limits = Limits {
         vocab_size: model.vocab_size,
         row: args.pack,
-        longest: model.max_position_embeddings,
+        longest: model.longest(),
     };
     let tokenizer = || Tokenizer::from_dir(&args.model).or_refuse();
     let documents = documents::read(&args.documents, &limits, tokenizer)?;

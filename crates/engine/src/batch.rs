@@ -43,6 +43,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) reader: &'a str,
     /// Tokens of the model.
     pub(crate) vocabulary: usize,
+    /// Tokens of the longest document that the model reads as it would by itself, if there is one.
+    pub(crate) longest: Option<usize>,
     /// The experts, if they are named.
     pub(crate) experts: Option<Replayed>,
     /// How tokens go to devices.
@@ -106,7 +108,7 @@ impl RowTensors {
 /// as many or more, with zeros behind the last.
 ///
 /// # Errors
-/// A field that the rows have not got, a token id outside of the vocabulary, experts that the model has not got, a failure of
+/// A field that the rows have not got, a token id outside of the vocabulary, a document that is too long, experts that the model has not got, a failure of
 /// the device.
 pub(crate) fn upload(
     client: &Client,
@@ -140,6 +142,14 @@ fn arrays(rows: &Rows, wanted: &Wanted<'_>) -> Result<Vec<HostArray>, Error> {
             column,
             vocabulary,
         });
+    }
+    if let Some(longest) = wanted.longest {
+        let beyond = |(at, segment): (&i32, &i32)| *segment > 0 && *at as usize >= longest;
+        let mut places = rows.positions().iter().zip(rows.segment_ids());
+        if let Some(at) = places.position(beyond) {
+            let row = at / rows.width();
+            return Err(Error::LongDocument { row, longest });
+        }
     }
     let places = wanted.order.places(rows)?;
     let dims = [rows.row_count(), rows.width()];

@@ -206,12 +206,19 @@ impl Engine {
         }
     }
 
+    /// How many experts rows must name of each token, −1 where the router is free, if [`RouterSettings::replay`] is on.
+    pub fn experts_per_token(&self) -> Option<usize> {
+        let replayed = self.site().replayed()?;
+        Some(replayed.layers * replayed.top_k)
+    }
+
     /// What a program of this loss reads of rows.
     fn wanted<'a>(&self, loss: &'a Loss, fields: &'a [Field]) -> Wanted<'a> {
         Wanted {
             fields,
             reader: &loss.name,
             vocabulary: self.model.vocab_size,
+            longest: self.model.rotary.longest(),
             experts: self.site().replayed(),
             order: self.order,
         }

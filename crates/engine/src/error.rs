@@ -45,11 +45,27 @@ pub enum Error {
     },
     /// Settings of routers for a model without experts.
     #[error(
-        "a model of the family {family} has no experts: leave load balance and replay of routes out"
+        "a model of the family {family} has no experts: leave load balance, capacity and replay of routes out"
     )]
     NoExperts {
         /// The family.
         family: &'static str,
+    },
+    /// A capacity of experts that is none.
+    #[error("the capacity factor of experts must be a number above 0, found {factor}")]
+    CapacityFactor {
+        /// The factor.
+        factor: f64,
+    },
+    /// A document beyond what the rotary scaling of the model covers.
+    #[error(
+        "a document in row {row} has more than {longest} tokens, up to which the model's longrope scaling holds here: cut it"
+    )]
+    LongDocument {
+        /// Its row.
+        row: usize,
+        /// The most tokens.
+        longest: usize,
     },
     /// Rows that name another number of experts than the model sends a token to.
     #[error(

@@ -67,3 +67,4 @@ pub use ferrotune_nn::{Combine, EntropyUse, HeadMode, HeadSettings, HeadSizes};
 pub use loss::{Loss, LossFunction, LossInputs, LossTerms, Metric};
 pub use optimizer::{AdamW, Muon, OnNonFinite, Optimizer, Rule, Sgd, SpikeGuard};
 pub use schedule::{Schedule, ScheduleKind};
+pub use scores::DROPPED;

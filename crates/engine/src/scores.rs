@@ -4,12 +4,15 @@
 //! predicted by nothing: it and padding score 0, and no gradient passes there, whatever the hidden states are.
 
 use ferrotune_graph::Tensor;
-use ferrotune_models::{Decoder, Routed};
+use ferrotune_models::{Decoder, Feed, Routed};
 use ferrotune_nn::{EntropyUse, Head, Params, PartialLoss, TokenScores};
 
 use crate::batch::RowTensors;
 use crate::loss::{Loss, LossInputs, LossTerms, Metric};
 use crate::step::Site;
+
+/// The beginning of the names of metrics that count what experts dropped; the number of the layer follows.
+pub const DROPPED: &str = "experts/dropped/";
 
 /// Rows before the head.
 pub(crate) struct Ahead {
@@ -17,7 +20,7 @@ pub(crate) struct Ahead {
     hidden: Tensor,
     /// Where the predicted token counts.
     mask: Tensor,
-    /// What the experts did, where their load is to be balanced.
+    /// What the experts did.
     routed: Option<Routed>,
 }
 
@@ -37,6 +40,7 @@ impl Ahead {
             compute: config.compute,
             policy: config.policy.clone(),
             queries: site.order.of_queries(),
+            capacity_factor: config.router.capacity_factor,
         };
         let mut mask = rows.targets.ge(&rows.targets.zeros_like());
         if weighted {
@@ -46,7 +50,7 @@ impl Ahead {
         let forward = decoder.forward(&rows.token_ids, sequence, rows.expert_ids.as_ref());
         Self {
             hidden: forward.hidden,
-            routed: forward.routed.filter(|_| config.router.load_balance != 0.0),
+            routed: forward.routed,
             head: decoder.head(config.temperature, config.head, entropy),
             mask,
         }
@@ -64,8 +68,9 @@ impl Ahead {
     /// # Source
     /// Fedus, Zoph and Shazeer, "Switch transformers" (2021), eq. 4–6; over layers as `load_balancing_loss_func` in
     /// transformers.
-    pub(crate) fn load_balance(&self, rows: &RowTensors) -> Option<Tensor> {
-        let routed = self.routed.as_ref()?;
+    pub(crate) fn load_balance(&self, rows: &RowTensors) -> Tensor {
+        let routed = self.routed.as_ref();
+        let routed = routed.expect("a load to balance is refused for a model without experts");
         let everywhere = |t: Tensor| match t.graph().manual_axes() {
             Some(axes) => t.all_reduce(&axes.iter().map(String::as_str).collect::<Vec<_>>()),
             None => t,
@@ -77,7 +82,23 @@ impl Ahead {
         let chosen = everywhere(routed.load.sum(&[0])).stop_gradient() / &total;
         let likely = probability / total;
         let experts = routed.load.dim(1) as f64;
-        Some((chosen * likely).sum(&[0]) * rows.loss_weight.sum_all() * experts)
+        (chosen * likely).sum(&[0]) * rows.loss_weight.sum_all() * experts
+    }
+
+    /// How many choices of experts were dropped in each layer that has them, f32 scalars by name, where experts have a capacity.
+    ///
+    /// In a region whose devices have rows of their own, they are counted in these. Counts are exact up to 2²⁴.
+    pub(crate) fn dropped(&self, site: &Site<'_>) -> Vec<(String, Tensor)> {
+        let Some(dropped) = self.routed.as_ref().and_then(|it| it.dropped.as_ref()) else {
+            return Vec::new();
+        };
+        let layers = site.model.layers.iter().enumerate();
+        let sparse = layers.filter(|(_, kind)| kind.feed == Feed::Experts);
+        let metric = |(at, (layer, _))| {
+            let value = dropped.slice(0, at, at + 1).reshape(&[]);
+            (format!("{DROPPED}{layer}"), value)
+        };
+        sparse.enumerate().map(metric).collect()
     }
 
     /// Scores of every token that counts, f32 `[B,T]`, at the place that predicts it.

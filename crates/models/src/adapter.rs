@@ -1,7 +1,8 @@
 //! LoRA: small matrices beside the weights of linear layers, which are trained in their place.
 //!
 //! A layer with the weight `path` gets `path_lora_a` `[L,in,R]` and `path_lora_b` `[L,R,out]`; the decoder adds
-//! `alpha / R · (x·A)·B` to its product. Fresh adapters change nothing: `B` is zero.
+//! `alpha / R · (x·A)·B` to its product. Experts get `[L,X,in,R]` and `[L,X,R,out]`: two matrices each. Fresh adapters change
+//! nothing: `B` is zero.
 
 use std::fmt;
 
@@ -17,12 +18,15 @@ use crate::layout::{ADAPTER_PREFIX, Entry, Naming, Piece, one_run};
 /// Hu et al., "LoRA" (2021), §4.1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lora {
-    /// `R`: the width between the two matrices.
+    /// `R`: the width between the two matrices. Beyond the smaller dimension of a layer an adapter can express no more than the
+    /// layer itself, but it may be as wide, as PEFT allows.
     pub rank: usize,
     /// The adapter's product is multiplied by `alpha / rank`.
     pub alpha: f64,
     /// Names of linear layers, such as `q_proj`.
     pub targets: Vec<String>,
+    /// Whether the experts' layers of these names get adapters too, each expert its own.
+    pub experts: bool,
 }
 
 impl Lora {
@@ -32,23 +36,23 @@ impl Lora {
     }
 }
 
-/// The layer's name, where a parameter is the weight of a linear layer that can have an adapter: one matrix on disk.
-///
-/// Not those of experts, which are many in one; not routers and gates of one value.
-fn host_name(entry: &Entry) -> Option<&str> {
+/// The layer's name, where a parameter is the weight of linear layers that can have adapters: one matrix on disk for each, or
+/// rows of one for each expert. Not routers and gates of one value.
+fn host_name(entry: &Entry, experts: bool) -> Option<&str> {
     let name = entry.spec.path.rsplit('/').next()?;
     let piece = entry.pieces.first()?;
     let whole = piece.dims.len() == 2 && piece.height() == piece.dims[0];
-    let linear = entry.leading == 1 && entry.transposed && name.contains("proj");
+    let leading = entry.leading == 1 || experts && entry.leading == 2;
+    let linear = leading && entry.transposed && name.contains("proj");
     (whole && linear).then_some(name)
 }
 
 impl ModelConfig {
-    /// Names of the linear layers that can have adapters.
-    pub fn adapter_targets(&self) -> Vec<String> {
+    /// Names of the linear layers that can have adapters; with `experts`, also of those that only experts have.
+    pub fn adapter_targets(&self, experts: bool) -> Vec<String> {
         let entries = self.entries(&Naming::default());
         let mut names: Vec<String> = Vec::new();
-        for name in entries.iter().filter_map(host_name) {
+        for name in entries.iter().filter_map(|it| host_name(it, experts)) {
             if !names.iter().any(|known| known == name) {
                 names.push(name.to_owned());
             }
@@ -59,8 +63,8 @@ impl ModelConfig {
     /// The parameters of adapters, in a fixed order; all f32.
     ///
     /// # Errors
-    /// [`Error::Adapter`] with everything that is wrong with the settings: a rank of 0 or above the smaller dimension of a
-    /// target, an alpha that is not above 0, no targets, targets named twice or that the model does not have.
+    /// [`Error::Adapter`] with everything that is wrong with the settings: a rank of 0, an alpha that is not above 0, no targets,
+    /// targets named twice or that the model does not have, experts in a model without such targets among theirs.
     pub fn adapter_params(&self, lora: &Lora) -> Result<Vec<ParamSpec>> {
         let entries = self.adapter_entries(lora, &Naming::default())?;
         Ok(entries.into_iter().map(|entry| entry.spec).collect())
@@ -73,7 +77,7 @@ impl ModelConfig {
         }
         let entries = self.entries(naming);
         let chosen = |entry: &&Entry| {
-            let name = host_name(entry);
+            let name = host_name(entry, lora.experts);
             name.is_some_and(|name| lora.targets.iter().any(|target| target == name))
         };
         let pairs = entries.iter().filter(chosen);
@@ -92,13 +96,12 @@ impl ModelConfig {
             let text = format!("alpha must be above 0, found {}", lora.alpha);
             problems.push(AdapterProblem::Alpha(text));
         }
-        problems.extend(self.target_problems(&lora.targets));
-        problems.extend(self.rank_problem(lora));
+        problems.extend(self.target_problems(lora));
         problems
     }
 
-    fn target_problems(&self, targets: &[String]) -> Vec<AdapterProblem> {
-        let known = self.adapter_targets();
+    fn target_problems(&self, lora: &Lora) -> Vec<AdapterProblem> {
+        let (targets, known) = (&lora.targets, self.adapter_targets(lora.experts));
         let list = known.join(", ");
         let mut problems = Vec::new();
         if targets.is_empty() {
@@ -115,30 +118,23 @@ impl ModelConfig {
                 ));
             }
         }
-        problems.into_iter().map(AdapterProblem::Targets).collect()
+        let mut problems: Vec<AdapterProblem> =
+            problems.into_iter().map(AdapterProblem::Targets).collect();
+        problems.extend(self.expert_problem(lora));
+        problems
     }
 
-    /// Beyond the smaller dimension of a weight an adapter holds more than the weight itself and can express no more.
-    fn rank_problem(&self, lora: &Lora) -> Option<AdapterProblem> {
-        let mut narrow: Vec<(String, usize)> = Vec::new();
-        for entry in self.entries(&Naming::default()) {
-            let Some(name) = host_name(&entry).map(str::to_owned) else {
-                continue;
-            };
-            let smaller = entry.spec.dims[1].min(entry.spec.dims[2]);
-            let known = narrow.iter().any(|(it, _)| *it == name);
-            if smaller < lora.rank && lora.targets.contains(&name) && !known {
-                narrow.push((name, smaller));
-            }
-        }
-        let list = narrow.iter().map(|(name, n)| format!("{name} ({n})"));
-        let list = list.collect::<Vec<_>>().join(", ");
-        (!narrow.is_empty()).then(|| {
-            AdapterProblem::Rank(format!(
-                "the rank {} is above the smaller dimension of {list}: lower it, or leave such layers out of the targets",
-                lora.rank
-            ))
-        })
+    fn expert_problem(&self, lora: &Lora) -> Option<AdapterProblem> {
+        let named = |name: &&str| lora.targets.iter().any(|it| it == name);
+        let problem = if self.experts.is_none() {
+            "the model has no experts to adapt".to_owned()
+        } else if !EXPERT_LAYERS.iter().any(named) {
+            let list = EXPERT_LAYERS.join(", ");
+            format!("no layer of the experts is among the targets; they have {list}")
+        } else {
+            return None;
+        };
+        lora.experts.then_some(AdapterProblem::Experts(problem))
     }
 }
 
@@ -151,23 +147,29 @@ pub enum AdapterProblem {
     Alpha(String),
     /// Of [`Lora::targets`].
     Targets(String),
+    /// Of [`Lora::experts`].
+    Experts(String),
 }
 
 impl fmt::Display for AdapterProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Rank(text) | Self::Alpha(text) | Self::Targets(text)) = self;
-        f.write_str(text)
+        match self {
+            Self::Rank(text) | Self::Alpha(text) | Self::Targets(text) | Self::Experts(text) => {
+                f.write_str(text)
+            }
+        }
     }
 }
 
-/// The two matrices beside a weight, named on disk as PEFT names them.
+/// The layers of an expert.
+const EXPERT_LAYERS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+/// The two matrices beside a weight, named on disk as PEFT names them: those of each expert by themselves.
 fn pair(host: &Entry, rank: usize) -> [Entry; 2] {
-    let [layers, from, to] = host.spec.dims[..] else {
-        unreachable!("a linear layer of stacked layers has three dimensions")
-    };
-    let axes = &host.spec.axes;
-    let limit = (from as f32).sqrt().recip();
-    let matrix = |suffix: &str, part: &str, dims: [usize; 2], axes: [&str; 3], init| {
+    let (leading, sides) = host.spec.dims.split_at(host.leading);
+    let (counted, axes) = host.spec.axes.split_at(host.leading);
+    let limit = (sides[0] as f32).sqrt().recip();
+    let matrix = |suffix: &str, part: &str, dims: [usize; 2], axes: [&str; 2], init| {
         let piece = |piece: &Piece| {
             let module = piece.name.trim_end_matches(".weight");
             Piece {
@@ -176,33 +178,35 @@ fn pair(host: &Entry, rank: usize) -> [Entry; 2] {
                 rows: one_run(0..dims[1]),
             }
         };
+        let axes = axes.map(str::to_owned);
         Entry {
             spec: ParamSpec {
                 path: format!("{}_{suffix}", host.spec.path),
-                dims: vec![layers, dims[0], dims[1]],
+                dims: [leading, &dims].concat(),
                 dtype: host.spec.dtype,
-                axes: axes.map(str::to_owned).to_vec(),
+                axes: [counted, &axes].concat(),
                 init,
             },
             pieces: host.pieces.iter().map(piece).collect(),
-            leading: 1,
+            leading: host.leading,
             transposed: true,
         }
     };
+    // As PEFT begins: uniform with the variance of a layer's own weights.
+    let uniform = Init::Uniform { limit };
     [
-        // As PEFT begins: uniform with the variance of a layer's own weights.
         matrix(
             "lora_a",
             "lora_A",
-            [from, rank],
-            [&axes[0], &axes[1], "_"],
-            Init::Uniform { limit },
+            [sides[0], rank],
+            [&axes[0], "_"],
+            uniform,
         ),
         matrix(
             "lora_b",
             "lora_B",
-            [rank, to],
-            [&axes[0], "_", &axes[2]],
+            [rank, sides[1]],
+            ["_", &axes[1]],
             Init::Zeros,
         ),
     ]

@@ -73,7 +73,30 @@ pub struct ModelConfig {
     text: String,
 }
 
+/// The longest text that a model reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Longest {
+    /// Its tokens.
+    pub tokens: usize,
+    /// The key of `config.json` that says so.
+    pub key: &'static str,
+}
+
 impl ModelConfig {
+    /// The longest text that the model reads here, if the file says: what it was made for, or with
+    /// [`RotaryScaling::LongRope`] the length of its first training.
+    pub fn longest(&self) -> Option<Longest> {
+        let told = self.max_position_embeddings.map(|tokens| Longest {
+            tokens,
+            key: "max_position_embeddings",
+        });
+        let first = self.rotary.longest().map(|tokens| Longest {
+            tokens,
+            key: "original_max_position_embeddings",
+        });
+        told.into_iter().chain(first).min_by_key(|it| it.tokens)
+    }
+
     /// Whether a layer reads the tokens of a row one after the other, in their natural order, as the delta rule does.
     pub fn has_recurrence(&self) -> bool {
         self.layers.iter().any(|kind| kind.mixer == Mixer::Delta)

@@ -33,8 +33,8 @@ mod testing;
 
 pub use adapter::{AdapterProblem, Lora};
 pub use config::{
-    DeltaSizes, ExpertSizes, Family, Feed, LayerKind, Mixer, ModelConfig, Rotary, RotaryScaling,
-    Stack,
+    DeltaSizes, ExpertSizes, Family, Feed, LayerKind, Longest, Mixer, ModelConfig, Rotary,
+    RotaryScaling, Stack,
 };
 pub use decoder::{Cache, CacheEntry, Decoder, Forward, Routed};
 pub use error::{Error, Result, WeightProblem};

@@ -81,7 +81,7 @@ impl Routes {
     }
 
     /// `[M,J,X]`: whether a token that counts goes to an expert.
-    fn hits(&self, counted: &Tensor) -> Tensor {
+    pub(crate) fn hits(&self, counted: &Tensor) -> Tensor {
         let dims = [
             self.experts.dim(0),
             self.experts.dim(1),
@@ -91,6 +91,22 @@ impl Routes {
         index
             .eq(&self.experts.expand(2))
             .and(&counted.expand(1).expand(2))
+    }
+
+    /// A copy of every token for each of its experts: `[M,D]` → `[M·J,D]`.
+    pub(crate) fn copies(&self, x_md: &Tensor) -> Tensor {
+        let (m, d, j) = (x_md.dim(0), x_md.dim(1), self.experts.dim(1));
+        let copies = x_md.expand(1).broadcast_to(&[m, j, d]);
+        copies.reshape(&[m * j, d])
+    }
+
+    /// The weighted sum, in f32, of what a token's experts say: `[M·J,D]` → `[M,D]`.
+    pub(crate) fn weighted(&self, answers: &Tensor) -> Tensor {
+        let (m, j, d) = (self.experts.dim(0), self.experts.dim(1), answers.dim(1));
+        let each = answers.reshape(&[m, j, d]).convert(DType::F32);
+        (each * self.weights.expand(2))
+            .sum(&[1])
+            .convert(answers.dtype())
     }
 
     /// How far the tokens are from being spread evenly over the experts, a scalar: `X Σₓ fₓ pₓ` with `fₓ` the experts
@@ -114,12 +130,12 @@ impl Routes {
 ///
 /// # Shapes
 /// `x [M,D]`, routes of `M` tokens, `counted` boolean `[M]`; parameters `gate_proj`, `up_proj` `[X,D,F]` and `down_proj`
-/// `[X,F,D]` → `[M,D]`.
+/// `[X,F,D]`, and where a name has adapters, `name_lora_a [X,in,R]` and `name_lora_b [X,R,out]` → `[M,D]`.
 #[track_caller]
 pub fn mix_experts(x_md: &Tensor, routes: &Routes, counted: &Tensor, params: &Params) -> Tensor {
     let g = x_md.graph();
-    let (m, d, j) = (x_md.dim(0), x_md.dim(1), routes.experts.dim(1));
-    let (slots, experts, dtype) = (m * j, routes.probabilities.dim(1), x_md.dtype());
+    let slots = routes.experts.dim(0) * routes.experts.dim(1);
+    let (experts, dtype) = (routes.probabilities.dim(1), x_md.dtype());
     // Slots sorted by expert; those that go nowhere stand behind the last one.
     let nowhere = routes.experts.scalar_like(experts as f64);
     let place = counted
@@ -130,16 +146,29 @@ pub fn mix_experts(x_md: &Tensor, routes: &Routes, counted: &Tensor, params: &Pa
     let (_, order) = place.sort_by_key(&[&number], 0, false);
     let (_, back) = order[0].sort_by_key(&[&number], 0, false);
 
-    let copies = x_md.expand(1).broadcast_to(&[m, j, d]).reshape(&[slots, d]);
-    let sorted = copies.permute_rows(&order[0], &back[0]);
+    let sorted = routes.copies(x_md).permute_rows(&order[0], &back[0]);
     let load = routes.load(counted);
+    let answers = answers(&sorted, params, |rows, matrices| {
+        g.ragged_dot(rows, &matrices.convert(dtype), &load, dtype)
+    });
+    routes.weighted(&answers.permute_rows(&back[0], &order[0]))
+}
+
+/// What each expert says to its rows; `by_expert` multiplies rows of every expert with a matrix of its own. Adapters are read as
+/// [`project`](crate::project) reads them.
+pub(crate) fn answers(
+    rows: &Tensor,
+    params: &Params,
+    by_expert: impl Fn(&Tensor, &Tensor) -> Tensor,
+) -> Tensor {
     let product = |rows: &Tensor, name: &str| {
-        g.ragged_dot(rows, &params.at(name).convert(dtype), &load, dtype)
+        let y = by_expert(rows, params.at(name));
+        let Some(a) = params.find(&format!("{name}_lora_a")) else {
+            return y;
+        };
+        let b = params.at(&format!("{name}_lora_b"));
+        y + by_expert(&by_expert(rows, a), b) * params.adapter_scale()
     };
-    let hidden = product(&sorted, "gate_proj").silu() * product(&sorted, "up_proj");
-    let answers = product(&hidden, "down_proj").permute_rows(&back[0], &order[0]);
-    let answers = answers.reshape(&[m, j, d]).convert(DType::F32);
-    (answers * routes.weights.expand(2))
-        .sum(&[1])
-        .convert(dtype)
+    let hidden = product(rows, "gate_proj").silu() * product(rows, "up_proj");
+    product(&hidden, "down_proj")
 }

@@ -69,6 +69,28 @@ choice! {
 }
 
 choice! {
+    /// Which experts have adapters.
+    ExpertAdapters {
+        /// None: their weights stay as they are.
+        Nothing = "none",
+        /// Every expert its own.
+        Each = "each",
+    }
+}
+
+choice! {
+    /// What sends tokens to experts in training.
+    Routes {
+        /// The router, as the weights are now.
+        Router = "router",
+        /// The choices of the sampler, so that trainer and sampler read the same experts whatever rounding does to close calls. The
+        /// weights of the experts are still the router's, which learns by them; the last token of an answer, which no sampler
+        /// reads, is left to it.
+        Sampler = "sampler",
+    }
+}
+
+choice! {
     /// How the log-prob head scores tokens. All ways give the same numbers.
     HeadMode {
         /// All logits at once. For tests: a long row over a large vocabulary needs tens of gigabytes.

@@ -155,7 +155,7 @@ const MOMENTS: &[&str] = &[
     "optimizer.moments",
 ];
 
-const LORA: &[&str] = &["lora.rank", "lora.alpha", "lora.targets"];
+const LORA: &[&str] = &["lora.rank", "lora.alpha", "lora.targets", "lora.experts"];
 
 const WARMUP: &[&str] = &[
     "warmup.batch_size",
@@ -180,6 +180,7 @@ const RL: &[&str] = &[
     "rl.lr_warmup_steps",
     "rl.lr_decay_steps",
     "rl.min_lr_ratio",
+    "router.routes",
     "rollout.temperature",
     "rollout.top_k",
     "rollout.top_p",

@@ -43,9 +43,9 @@ mod suggest;
 mod tests;
 
 pub use choice::{
-    Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
-    MomentDtype, Offload, OnNonFinite, OptimizerKind, PadPosition, RowBalance, ShardOverData,
-    TokenOrder,
+    Advantage, Checker, ComputeDtype, ExpertAdapters, HeadMode, LossAggregation, LrSchedule,
+    ModelInit, MomentDtype, Offload, OnNonFinite, OptimizerKind, PadPosition, Routes, RowBalance,
+    ShardOverData, TokenOrder,
 };
 pub use diagnostics::{Diagnostic, Diagnostics};
 pub use mesh::{sampling_rules, sharding_rules};

@@ -6,9 +6,9 @@
 use std::path::PathBuf;
 
 use crate::choice::{
-    Advantage, Checker, ComputeDtype, HeadMode, LossAggregation, LrSchedule, ModelInit,
-    MomentDtype, Offload, OnNonFinite, OptimizerKind, PadPosition, RowBalance, ShardOverData,
-    TokenOrder,
+    Advantage, Checker, ComputeDtype, ExpertAdapters, HeadMode, LossAggregation, LrSchedule,
+    ModelInit, MomentDtype, Offload, OnNonFinite, OptimizerKind, PadPosition, Routes, RowBalance,
+    ShardOverData, TokenOrder,
 };
 use crate::spec::{Base, above, between, count, derived, preset, required, settings, text, unset};
 
@@ -87,6 +87,8 @@ settings! {
         alpha: Option<f64> = unset().within(above(0.0).at_most(1e6));
         /// Linear layers with adapters, such as `"q_proj"`; every one that can have them when empty.
         targets: Vec<String> = preset(Vec::new());
+        /// Whether the experts' layers among the targets have adapters too.
+        experts: ExpertAdapters = preset(ExpertAdapters::Nothing);
     }
 }
 
@@ -95,6 +97,12 @@ settings! {
     Router at "router." {
         /// Weight of the load-balance loss in the loss; 0 leaves it out.
         load_balance: f64 = preset(0.0).within(between(0.0, 1000.0));
+        /// In training an expert takes at most so many times its even share of the tokens of a row, and drops those that come
+        /// later, whichever sequences they are of: how many is the metric `experts/dropped/LAYER`. The sampler drops nothing; without
+        /// this nothing is dropped.
+        capacity_factor: Option<f64> = unset().within(above(0.0).at_most(65_536.0));
+        /// What decides, in reinforcement, which experts the tokens of prompts and answers go to.
+        routes: Routes = preset(Routes::Router);
     }
 }
 

@@ -130,6 +130,7 @@ impl Answers {
     /// The old log-probs are the sampler's: trainer and sampler run the same layers, so at the first update of a step the
     /// ratio is 1 but for rounding, and the tokens are not scored once more. The trainer knows no filters: where some were
     /// used, the old log-probs are those of the model before them, at its own temperature, which is then the only one allowed.
+    /// Where the sampler says which experts tokens went to, they go to the same ones again.
     pub(crate) fn trajectories(&self, step: u64) -> Vec<Trajectory> {
         let answers = self
             .prompts
@@ -144,13 +145,17 @@ impl Answers {
                 } else {
                     &completion.logprobs
                 };
+                let mut trajectory = Trajectory::from_prompt(prompt, &completion.tokens)
+                    .with_constant(Field::Advantage, sample.advantage)
+                    .with_tail(Field::OldLogprob, logprobs)
+                    .with_tail(Field::SamplerLogprob, logprobs);
+                if let Some(routes) = &completion.routes {
+                    trajectory = trajectory.with_expert_ids(routes.per_token, &routes.experts);
+                }
                 Trajectory {
                     group: n / self.group_size,
                     policy_version: step - 1,
-                    ..Trajectory::from_prompt(prompt, &completion.tokens)
-                        .with_constant(Field::Advantage, sample.advantage)
-                        .with_tail(Field::OldLogprob, logprobs)
-                        .with_tail(Field::SamplerLogprob, logprobs)
+                    ..trajectory
                 }
             })
             .collect()

@@ -6,6 +6,8 @@
 //! | `grad_norm/PATTERN` | the same of the parameters that fit a pattern, where one is asked for |
 //! | `learning_rate` | the one of all its updates |
 //! | `skipped_updates` | updates that changed nothing, since their gradient was not finite or a spike |
+//! | `load_balance` | mean over its updates, where its weight is not 0 |
+//! | `experts/dropped/LAYER` | sum over its updates of the experts' choices that found no place, where experts have a capacity |
 //! | `entropy`, `approx_kl` | mean over trained tokens; `approx_kl` is k3 against the old policy |
 //! | `clip_ratio/{low,high,region}_mean` | share of trained tokens held at the lower, the upper, either bound |
 //! | `clip_ratio/low_min`, `clip_ratio/high_max` | least and largest share among its updates |
@@ -13,10 +15,13 @@
 //!
 //! Names are TRL's where it has one. Everything is in f64; a mean over nothing is not a number.
 
-use ferrotune_engine::UpdateReport;
+use ferrotune_engine::{DROPPED, UpdateReport};
 use serde_json::{Map, Value};
 
 use crate::loss::metric;
+
+/// The engine's name for it.
+const BALANCE: &str = "load_balance";
 
 /// The mean; of nothing, NaN.
 pub(crate) fn mean(values: &[f64]) -> f64 {
@@ -120,6 +125,14 @@ fn common(reports: &[UpdateReport], rate: f64) -> Map<String, Value> {
         let norms: Vec<f64> = reports.iter().map(|it| it.group_norms[pattern]).collect();
         put(&mut metrics, &format!("grad_norm/{pattern}"), mean(&norms));
     }
+    if reports.iter().any(|it| it.metrics.contains_key(BALANCE)) {
+        put(&mut metrics, BALANCE, of_updates(|it| it.metrics[BALANCE]));
+    }
+    let names = reports.iter().take(1).flat_map(|it| it.metrics.keys());
+    for name in names.filter(|name| name.starts_with(DROPPED)) {
+        let choices: f64 = reports.iter().map(|it| it.metrics[name]).sum();
+        metrics.insert(name.clone(), (choices as u64).into());
+    }
     put(&mut metrics, "learning_rate", rate);
     let skipped = reports.iter().filter(|it| it.skipped.is_some()).count();
     metrics.insert("skipped_updates".to_owned(), skipped.into());
@@ -197,6 +210,31 @@ mod tests {
                 "{name}: {found} instead of {value}"
             );
         }
+    }
+
+    #[test]
+    fn what_experts_did_is_reported_where_the_engine_says_it() {
+        let with = |balance: f64, choices: f64| {
+            let mut report = update(1.0, [1.0; 7]);
+            let named = [(BALANCE, balance), ("experts/dropped/3", choices)];
+            let named = named.map(|(name, value)| (name.to_owned(), value));
+            report.metrics.extend(named);
+            report
+        };
+        let reports = [with(2.0, 5.0), with(3.0, 11.0)];
+        for metrics in [policy(&reports, 0.5), imitation_of(&reports)] {
+            assert_eq!(metrics[BALANCE], 2.5);
+            assert_eq!(metrics["experts/dropped/3"], 16);
+        }
+    }
+
+    fn imitation_of(reports: &[UpdateReport]) -> Map<String, Value> {
+        let mut reports = reports.to_vec();
+        for report in &mut reports {
+            let named = ["entropy_sum", "token_count"].map(|name| (name.to_owned(), 1.0));
+            report.metrics.extend(named);
+        }
+        imitation(&reports, 0.5)
     }
 
     #[test]

@@ -118,8 +118,13 @@ impl Trainer {
         engine: Engine,
         sampler: rollout::Sampler,
         plan: Plan,
-        data: RunData,
+        mut data: RunData,
     ) -> Result<Self> {
+        if let Some(per_token) = engine.experts_per_token() {
+            // No sampler has read the demonstrations: their tokens go where the router says.
+            let free = |it: Trajectory| it.with_expert_ids(per_token, &[]);
+            data.demonstrations = data.demonstrations.into_iter().map(free).collect();
+        }
         let demonstrations = match (&plan.warmup, data.demonstrations.len()) {
             (None, _) => None,
             (Some(_), 0) => return Err(Error::NoDemonstrations),

@@ -13,6 +13,8 @@ pub(crate) struct Admission<'a> {
     prompts: Vec<Vec<&'a [u32]>>,
     /// For each device: rows, counted from its first, and the prompt that goes there.
     pairs: Vec<Vec<(usize, usize)>>,
+    /// The requests that begin, and where in the list of prompts of all devices each one's is.
+    read: Vec<(usize, usize)>,
 }
 
 impl<'a> Admission<'a> {
@@ -22,6 +24,7 @@ impl<'a> Admission<'a> {
             most,
             prompts: vec![Vec::new(); devices],
             pairs: vec![Vec::new(); devices],
+            read: Vec::new(),
         }
     }
 
@@ -33,8 +36,8 @@ impl<'a> Admission<'a> {
         reads_it.or_else(|| has_room().rev().max_by_key(|&device| free[device].len()))
     }
 
-    /// Has a device put a prompt into a row, counted over all devices.
-    pub(crate) fn add(&mut self, device: usize, row: usize, prompt: &'a [u32]) {
+    /// Has a device put the prompt of a request into a row, counted over all devices.
+    pub(crate) fn add(&mut self, device: usize, row: usize, request: usize, prompt: &'a [u32]) {
         let prompts = &mut self.prompts[device];
         let at = prompts.iter().position(|it| *it == prompt);
         let at = at.unwrap_or_else(|| {
@@ -43,6 +46,12 @@ impl<'a> Admission<'a> {
         });
         let rows = self.config.batch / self.prompts.len();
         self.pairs[device].push((row - device * rows, at));
+        self.read.push((request, device * self.most + at));
+    }
+
+    /// The requests that begin, and the place of each one's prompt among those of all devices.
+    pub(crate) fn read(&self) -> &[(usize, usize)] {
+        &self.read
     }
 
     pub(crate) fn is_empty(&self) -> bool {

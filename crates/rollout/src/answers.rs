@@ -5,7 +5,7 @@ use ferrotune_text::Tokenizer;
 
 use crate::config::SamplerConfig;
 use crate::error::{Error, Result};
-use crate::request::{Completion, Finish, Request};
+use crate::request::{Completion, Finish, Request, Routes};
 use crate::stop::StopStrings;
 
 /// The answers to all requests so far.
@@ -24,6 +24,8 @@ struct Emitted<'a> {
     tokens: &'a [i32],
     logprobs: &'a [f32],
     raw_logprobs: &'a [f32],
+    /// Where answers name experts: how many each token has, and those of the tokens that were read.
+    experts: Option<(usize, &'a [i32])>,
 }
 
 impl<'a> Answers<'a> {
@@ -43,6 +45,7 @@ impl<'a> Answers<'a> {
             tokens: vec![],
             logprobs: vec![],
             raw_logprobs: vec![],
+            routes: None,
             finish: Finish::Length,
         };
         Self {
@@ -52,6 +55,24 @@ impl<'a> Answers<'a> {
             completions: vec![empty; requests.len()],
             texts: requests.iter().map(text).collect(),
             finished: 0,
+        }
+    }
+
+    /// Begins the routes of answers with those of their prompts' tokens but the last, `[A,P−1,N,J]` in `routes` if answers name
+    /// experts; `read` says which request has which prompt.
+    pub(crate) fn absorb_prompts(&mut self, routes: &[HostArray], read: &[(usize, usize)]) {
+        let Some(routes) = routes.first() else {
+            return;
+        };
+        let (columns, per_token) = (routes.dims()[1], routes.dims()[2..].iter().product());
+        for &(request, place) in read {
+            let tokens = self.requests[request].prompt.len() - 1;
+            let end = (place + 1) * columns * per_token;
+            let ids = &routes.as_slice::<i32>()[end - tokens * per_token..end];
+            self.completions[request].routes = Some(Routes {
+                per_token,
+                experts: ids.iter().map(|id| *id as i16).collect(),
+            });
         }
     }
 
@@ -69,6 +90,10 @@ impl<'a> Answers<'a> {
             tokens: emitted[0].as_slice(),
             logprobs: emitted[1].as_slice(),
             raw_logprobs: emitted[2].as_slice(),
+            experts: emitted.get(3).map(|ids| {
+                let per_token = ids.dims()[2..].iter().product();
+                (per_token, ids.as_slice())
+            }),
         };
         let mut complete = Vec::new();
         for &(row, request) in at_work {
@@ -100,6 +125,10 @@ impl<'a> Answers<'a> {
         answer.tokens.push(token);
         answer.logprobs.push(logprob);
         answer.raw_logprobs.push(raw_logprob);
+        if let (Some(routes), Some((per_token, ids))) = (&mut answer.routes, emitted.experts) {
+            let read = &ids[at * per_token..][..per_token];
+            routes.experts.extend(read.iter().map(|id| *id as i16));
+        }
         let asked = &self.requests[request];
         if self.config.stop_ids.contains(&token) || asked.stop_ids.contains(&token) {
             answer.finish = Finish::StopToken;

@@ -1,7 +1,7 @@
 //! What a sampler is compiled for.
 
 use ferrotune_graph::DType;
-use ferrotune_models::{ModelConfig, is_linear_weight, is_read_in_f32};
+use ferrotune_models::{Feed, ModelConfig, is_linear_weight, is_read_in_f32};
 
 use crate::error::{Error, Result};
 
@@ -26,6 +26,8 @@ pub struct SamplerConfig {
     pub stop_ids: Vec<u32>,
     /// What products of adapters are multiplied by; nothing without adapters.
     pub adapter_scale: f64,
+    /// Whether answers say which experts their tokens went to, in models that have some.
+    pub routes: bool,
     /// Any token of the vocabulary; fills the places whose content does not matter.
     pub pad_id: u32,
 }
@@ -98,7 +100,24 @@ impl SamplerConfig {
                 dtype: self.compute,
             });
         }
+        let tokens = self.max_prompt_tokens.saturating_add(self.max_new_tokens);
+        if let Some(longest) = model.rotary.longest().filter(|it| tokens > *it) {
+            return Err(Error::TooLong { tokens, longest });
+        }
+        if self.routes && self.routes(model).is_none() {
+            return Err(Error::Routes {
+                family: model.family.model_type(),
+            });
+        }
         self.check_size(model)
+    }
+
+    /// `N` and `J`: layers with experts and experts of each token there, if answers name them.
+    pub(crate) fn routes(&self, model: &ModelConfig) -> Option<[usize; 2]> {
+        let counts = model.experts.filter(|it| i16::try_from(it.count).is_ok())?;
+        let sparse = model.layers.iter();
+        let sparse = sparse.filter(|kind| kind.feed == Feed::Experts).count();
+        self.routes.then_some([sparse, counts.top_k])
     }
 
     /// Slots and rows are counted in s32 on the device, and the cache in bytes on the host.

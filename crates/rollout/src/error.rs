@@ -34,6 +34,24 @@ pub enum Error {
         /// The type as given.
         dtype: DType,
     },
+    /// Texts beyond what the rotary scaling of the model covers.
+    #[error(
+        "prompt and answer may have {tokens} tokens, but the model's longrope scaling holds here up to {longest}; lower max_prompt_tokens or max_new_tokens"
+    )]
+    TooLong {
+        /// The most tokens of both.
+        tokens: usize,
+        /// The most that may be.
+        longest: usize,
+    },
+    /// A model whose answers cannot name experts.
+    #[error(
+        "answers of a model of the family {family} cannot say which experts their tokens went to: it has none, or more than 32767"
+    )]
+    Routes {
+        /// The family.
+        family: &'static str,
+    },
     /// A cache that cannot be addressed.
     #[error(
         "a cache for {batch} rows of {slots} tokens is too large; lower the batch, max_prompt_tokens or max_new_tokens"

@@ -1,7 +1,7 @@
 //! The groups of arrays that go in and out of the programs: names, types, placement.
 //!
 //! Letters: `D` devices that share the rows, `B` rows, `A` prompts that one admission reads, `P` prompt columns, `C` columns per
-//! dispatch.
+//! dispatch, `N` layers with experts, `J` experts of each token there.
 
 use ferrotune_graph::{DType, PlacementError, Rules};
 use ferrotune_models::{CacheEntry, ModelConfig};
@@ -31,8 +31,11 @@ pub(crate) struct Layouts {
     /// Per row: the token to read next s32 `[B]`, its place in the row's sequence s32 `[B]`, number of tokens generated s32
     /// `[B]`, whether the row has finished boolean `[B]`. Per device: the slot to write next s32 `[D]`.
     pub(crate) state: Layout,
-    /// Tokens s32 (−1 where a row has finished), log-probs and raw log-probs f32; all `[B,C]`.
+    /// Tokens s32 (−1 where a row has finished), log-probs and raw log-probs f32; all `[B,C]`. Where answers name experts, those
+    /// of the tokens that were read, s32 `[B,C,N,J]`.
     pub(crate) emitted: Layout,
+    /// Where answers name experts, those of the prompts' tokens but the last ones, s32 `[A,P−1,N,J]`.
+    pub(crate) routes: Layout,
 }
 
 impl Layouts {
@@ -93,11 +96,16 @@ impl Layouts {
             by_row("done", DType::Pred, &[b]),
             by_row("slot", DType::S32, &[devices]),
         ];
-        let emitted = [
+        let mut emitted = vec![
             by_row("tokens", DType::S32, &[b, c]),
             by_row("logprobs", DType::F32, &[b, c]),
             by_row("raw_logprobs", DType::F32, &[b, c]),
         ];
+        let mut routes = Vec::new();
+        if let Some([n, j]) = config.routes(model) {
+            emitted.push(by_row("experts", DType::S32, &[b, c, n, j]));
+            routes.push(by_row("experts", DType::S32, &[prompts, p - 1, n, j]));
+        }
         Ok(Self {
             devices,
             weights: weights.iter().copied().cloned().collect(),
@@ -112,6 +120,7 @@ impl Layouts {
             entries,
             state: place(&state)?,
             emitted: place(&emitted)?,
+            routes: place(&routes)?,
         })
     }
 

@@ -26,6 +26,7 @@
 //!     compute: DType::F32,
 //!     stop_ids: vec![2],
 //!     adapter_scale: 1.0,
+//!     routes: false,
 //!     pad_id: 0,
 //! };
 //! let sampler = Sampler::new(client, rules, model, &[weights.layout()], config)?;
@@ -57,5 +58,5 @@ mod stop;
 pub use config::SamplerConfig;
 pub use error::{Error, Result};
 pub use refusal::Refusal;
-pub use request::{Completion, Finish, MIN_TEMPERATURE, Request};
+pub use request::{Completion, Finish, MIN_TEMPERATURE, Request, Routes};
 pub use sampler::{Sampler, Weights};

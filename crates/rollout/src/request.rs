@@ -65,6 +65,15 @@ pub enum Finish {
     Length,
 }
 
+/// The experts that the tokens of a prompt and its answer went to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routes {
+    /// Experts of each token: those of all layers that have some, in their order.
+    pub per_token: usize,
+    /// The experts of every token but the last of the answer, which the model never reads.
+    pub experts: Vec<i16>,
+}
+
 /// The answer to a [`Request`]. The three lists have equal length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
@@ -75,6 +84,8 @@ pub struct Completion {
     pub logprobs: Vec<f32>,
     /// Log-probability of each token in the model's own distribution, `log_softmax(logits)`.
     pub raw_logprobs: Vec<f32>,
+    /// The experts, with [`SamplerConfig::routes`](crate::SamplerConfig::routes).
+    pub routes: Option<Routes>,
     /// Why it ended.
     pub finish: Finish,
 }

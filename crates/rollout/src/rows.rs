@@ -86,7 +86,7 @@ impl<'a> Rows<'a> {
                 break;
             };
             let row = free[device].pop().expect("the device has a free row");
-            admission.add(device, row, &request.prompt);
+            admission.add(device, row, self.next, &request.prompt);
             self.occupants[row] = Some(self.next);
             self.next += 1;
         }

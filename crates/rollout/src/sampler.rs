@@ -192,7 +192,9 @@ impl Sampler {
         let mut run = self.begin()?;
         while !rows.is_idle() {
             while let Some(admission) = rows.admit() {
-                run = self.admit(weights, run, &admission.arrays()?)?;
+                let routes;
+                (run, routes) = self.admit(weights, run, &admission.arrays()?)?;
+                answers.absorb_prompts(&routes.to_host()?, admission.read());
             }
             let emitted;
             (run, emitted) = self.decode(weights, run, rows.asked()?)?;
@@ -247,20 +249,22 @@ impl Sampler {
         })
     }
 
-    fn admit(&self, weights: &Group, run: Run, admission: &[HostArray]) -> Result<Run> {
+    /// Prompts read into rows, and the experts of their tokens where answers name them.
+    fn admit(&self, weights: &Group, run: Run, admission: &[HostArray]) -> Result<(Run, Group)> {
         let admission = Group::upload(&self.client, &self.layouts.admission, admission)?;
-        let [cache, state] = groups(self.admit.call(vec![
+        let [cache, state, routes] = groups(self.admit.call(vec![
             Argument::Borrowed(weights),
             Argument::Borrowed(&admission),
             Argument::Moved(run.cache),
             Argument::Moved(run.state),
         ])?);
         let asked = run.asked;
-        Ok(Run {
+        let run = Run {
             cache,
             state,
             asked,
-        })
+        };
+        Ok((run, routes))
     }
 
     /// Up to a dispatch's number of tokens for every row, with what they are asked uploaded if it has changed.

@@ -83,6 +83,7 @@ fn measure(
         compute,
         stop_ids: vec![],
         adapter_scale: 1.0,
+        routes: false,
         pad_id: 0,
     };
     let layout = weights.layout();

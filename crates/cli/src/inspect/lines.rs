@@ -109,9 +109,9 @@ fn sizes(found: &Found) -> Lines {
         ));
     }
     lines.push(("rotary", rotary(found)));
-    let longest = model.max_position_embeddings;
-    let longest = longest.map_or("not said in config.json".to_owned(), |n| {
-        format!("{n} tokens")
+    let longest = model.longest();
+    let longest = longest.map_or("not said in config.json".to_owned(), |it| {
+        format!("{} tokens", it.tokens)
     });
     lines.push(("longest", longest));
     lines
@@ -132,6 +132,9 @@ fn rotary(found: &Found) -> String {
         RotaryScaling::Yarn {
             factor, original, ..
         } => text += &format!(", yarn scaling by {factor} from {original} tokens"),
+        RotaryScaling::LongRope { original, .. } => {
+            text += &format!(", longrope scaling of texts up to {original} tokens");
+        }
     }
     text
 }

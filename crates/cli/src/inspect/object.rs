@@ -50,7 +50,7 @@ pub(super) fn of(found: &Found) -> Value {
             "shared_width": experts.shared,
         })),
         "rotary": rotary(model),
-        "longest": model.max_position_embeddings,
+        "longest": model.longest().map(|it| it.tokens),
         "weights": found.weights.as_ref().map(|weights| weights_of(weights, found.bytes())),
         "tokenizer": tokenizer.map(tokenizer_of),
         "chat_template": tokenizer.and_then(Tokenizer::chat_template).map(|template| json!({
@@ -70,6 +70,7 @@ fn rotary(model: &ModelConfig) -> Value {
         RotaryScaling::Yarn {
             factor, original, ..
         } => ("yarn", Some(factor), Some(original)),
+        RotaryScaling::LongRope { original, .. } => ("longrope", None, Some(original)),
     };
     json!({
         "theta": rotary.theta,

@@ -5,7 +5,8 @@ use ferrotune_graph::{Mesh, Policy, Rules};
 use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_pjrt::{DType, MemoryStats, Platform};
 use ferrotune_recipe::{
-    ComputeDtype, Fault, ModelInit, Recipe, Resolved, TokenOrder, sampling_rules, sharding_rules,
+    ComputeDtype, Fault, ModelInit, Recipe, Resolved, Routes, TokenOrder, sampling_rules,
+    sharding_rules,
 };
 use ferrotune_rl::Trainer;
 use ferrotune_rollout::{Sampler, SamplerConfig};
@@ -199,6 +200,7 @@ pub(crate) fn trainer(
         tokens_per_dispatch: recipe.rollout.tokens_per_dispatch,
         compute,
         adapter_scale,
+        routes: recipe.router.routes == Routes::Sampler,
         pad_id: stop_ids[0],
         stop_ids,
     };

@@ -6,7 +6,7 @@ use ferrotune_models::{
     AdapterProblem, Error as ModelError, ModelConfig, init_adapter, load_adapter,
 };
 use ferrotune_nn::ParamSpec;
-use ferrotune_recipe::{Fault, Recipe};
+use ferrotune_recipe::{ExpertAdapters, Fault, Recipe, Routes};
 
 /// What learns.
 #[derive(Debug)]
@@ -24,16 +24,7 @@ pub(crate) struct Learns {
 /// Everything in the settings of what learns that this model cannot do.
 pub(crate) fn faults(recipe: &Recipe, model: &ModelConfig) -> Vec<Fault> {
     let mut faults = Vec::new();
-    if router(recipe).check(model).is_err() {
-        faults.push(Fault {
-            keys: vec!["router.load_balance", "model.path"],
-            title: format!(
-                "a model of the family {} has no experts, so there is no load to balance",
-                model.family.model_type()
-            ),
-            help: Some("leave `router.load_balance` out".to_owned()),
-        });
-    }
+    faults.extend(router_faults(recipe, model));
     if recipe.model.adapter.is_some() {
         return faults;
     }
@@ -47,6 +38,26 @@ pub(crate) fn faults(recipe: &Recipe, model: &ModelConfig) -> Vec<Fault> {
     };
     faults.extend(group_faults(&recipe.optimizer.group_norms, &trains, model));
     faults
+}
+
+/// What is asked of routers of a model that has none.
+fn router_faults(recipe: &Recipe, model: &ModelConfig) -> Vec<Fault> {
+    let Err(error) = router(recipe).check(model) else {
+        return Vec::new();
+    };
+    let settings = &recipe.router;
+    let asked = [
+        ("router.load_balance", settings.load_balance != 0.0),
+        ("router.capacity_factor", settings.capacity_factor.is_some()),
+        ("router.routes", settings.routes == Routes::Sampler),
+    ];
+    let asked = asked.into_iter().filter(|(_, asked)| *asked);
+    let fault = |(key, _)| Fault {
+        keys: vec![key, "model.path"],
+        title: error.to_string(),
+        help: Some(format!("leave `{key}` out")),
+    };
+    asked.map(fault).collect()
 }
 
 /// The weights themselves, but for those that are frozen.
@@ -88,9 +99,10 @@ fn lora_faults(lora: &Lora, model: &ModelConfig) -> Vec<Fault> {
     };
     let fault = |problem: AdapterProblem| Fault {
         keys: match problem {
-            AdapterProblem::Rank(_) => vec!["lora.rank", "lora.targets"],
+            AdapterProblem::Rank(_) => vec!["lora.rank"],
             AdapterProblem::Alpha(_) => vec!["lora.alpha"],
             AdapterProblem::Targets(_) => vec!["lora.targets"],
+            AdapterProblem::Experts(_) => vec!["lora.experts", "lora.targets"],
         },
         title: problem.to_string(),
         help: None,
@@ -126,7 +138,8 @@ fn freeze_faults(patterns: &[String], model: &ModelConfig) -> Vec<Fault> {
 fn router(recipe: &Recipe) -> RouterSettings {
     RouterSettings {
         load_balance: recipe.router.load_balance,
-        replay: false,
+        replay: recipe.router.routes == Routes::Sampler,
+        capacity_factor: recipe.router.capacity_factor,
     }
 }
 
@@ -169,10 +182,15 @@ impl Learns {
             Trains::All => "all parameters".to_owned(),
             Trains::AllBut(patterns) => format!("all parameters but {}", patterns.join(", ")),
             Trains::Adapters(lora) => format!(
-                "adapters of rank {} and alpha {} on {}",
+                "adapters of rank {} and alpha {} on {}{}",
                 lora.rank,
                 lora.alpha,
-                lora.targets.join(", ")
+                lora.targets.join(", "),
+                if lora.experts {
+                    ", of every expert too"
+                } else {
+                    ""
+                }
             ),
         }
     }
@@ -183,8 +201,9 @@ fn lora(recipe: &Recipe, model: &ModelConfig) -> Lora {
     Lora {
         rank: settings.rank,
         alpha: settings.alpha.unwrap_or(2.0 * settings.rank as f64),
+        experts: settings.experts == ExpertAdapters::Each,
         targets: if settings.targets.is_empty() {
-            model.adapter_targets()
+            model.adapter_targets(settings.experts == ExpertAdapters::Each)
         } else {
             settings.targets.clone()
         },

@@ -112,30 +112,21 @@ fn settings_that_the_model_cannot_have_are_shown_where_they_stand() {
     let tiny = Tiny::new();
     let recipe = tiny.read("recipe.toml");
     let first = recipe.lines().count() + 1;
-    let lora = "[lora]\nrank = 33\ntargets = [\"q_proj\", \"wq\"]\n[router]\nload_balance = 0.5\n";
+    let lora = "[lora]\nexperts = \"each\"\nrank = 33\ntargets = [\"q_proj\", \"wq\"]\n[router]\nload_balance = 0.5\n";
     tiny.write("recipe.toml", &format!("{recipe}{lora}"));
-    // Two key heads of 8, and every other layer is 32 wide or more.
     tiny.run("train recipe.toml").refused(
         2,
         &[
-            "the rank 33 is above the smaller dimension of q_proj (32)",
-            &format!("recipe.toml:{}:8", first + 1),
+            "no experts to adapt",
+            &format!("recipe.toml:{}:11", first + 1),
             "no linear layer \"wq\"",
-            &format!("recipe.toml:{}:11", first + 2),
+            &format!("recipe.toml:{}:11", first + 3),
             "has no experts",
-            &format!("recipe.toml:{}:16", first + 4),
+            &format!("recipe.toml:{}:16", first + 5),
             "3 problems in recipe.toml",
         ],
     );
     tiny.write("recipe.toml", &recipe);
-    tiny.run("train recipe.toml lora.rank=17").refused(
-        2,
-        &[
-            "override 1",
-            "k_proj (16), v_proj (16)",
-            "`lora.targets` is [] by default",
-        ],
-    );
     tiny.run("train recipe.toml lora.rank=2 lora.targets=[\"q_proj\",\"q_proj\"]")
         .refused(
             2,
@@ -167,7 +158,15 @@ fn settings_of_adapters_that_cannot_be_are_refused_before_anything_starts() {
     tiny.run("train recipe.toml model.freeze=[\"*/rooter\"]")
         .refused(2, &["*/rooter", "layers/attn/q_proj"]);
     tiny.run("train recipe.toml router.load_balance=0.01")
-        .refused(2, &["no experts"]);
+        .refused(2, &["no experts", "leave `router.load_balance` out"]);
+    tiny.run("train recipe.toml router.capacity_factor=1.25")
+        .refused(2, &["no experts", "leave `router.capacity_factor` out"]);
+    for factor in ["0", "-1", "nan"] {
+        tiny.run(&format!(
+            "train recipe.toml router.capacity_factor={factor}"
+        ))
+        .refused(2, &["router.capacity_factor", "must be"]);
+    }
     tiny.run("train recipe.toml model.adapter=nowhere")
         .refused(2, &["model.adapter", "does not exist"]);
     tiny.run("score model docs.jsonl --adapter nowhere --grad g.safetensors")

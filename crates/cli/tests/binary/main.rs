@@ -4,6 +4,7 @@ mod adapters;
 mod bad_input;
 mod bad_model;
 mod commands;
+mod experts;
 mod inspect;
 mod lost_records;
 mod pack;

@@ -80,6 +80,10 @@ pub struct RouterSettings {
     pub load_balance: f64,
     /// Whether tokens go to the experts that the rows' field `expert_ids` names, where it names one.
     pub replay: bool,
+    /// Experts take so many times a row's even share of its tokens, `⌈capacity_factor · T · J / X⌉` of a row of `T` tokens that
+    /// each choose `J` of `X` experts, and drop those that come later: how many choices were dropped in layer `i` is the metric
+    /// `experts/dropped/i`. The sampler drops nothing. `None` drops nothing here either.
+    pub capacity_factor: Option<f64>,
 }
 
 /// Which parameters learn. The others get no gradient, no moments and no place in an accumulation.
@@ -123,8 +127,12 @@ impl RouterSettings {
     /// Whether it fits the model: what [`Engine::new`](super::Engine::new) would say of it.
     ///
     /// # Errors
-    /// [`Error::NoExperts`].
+    /// [`Error::NoExperts`]; [`Error::CapacityFactor`] for one that is no number above 0.
     pub fn check(&self, model: &ModelConfig) -> Result<(), Error> {
+        let factor = self.capacity_factor.unwrap_or(1.0);
+        if !factor.is_finite() || factor <= 0.0 {
+            return Err(Error::CapacityFactor { factor });
+        }
         if model.experts.is_none() && *self != Self::default() {
             return Err(Error::NoExperts {
                 family: model.family.model_type(),

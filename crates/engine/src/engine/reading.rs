@@ -94,6 +94,7 @@ impl Engine {
                 fields: &[],
                 reader: "score",
                 vocabulary: self.model.vocab_size,
+                longest: self.model.rotary.longest(),
                 experts: self.site().replayed(),
                 order: self.order,
             },

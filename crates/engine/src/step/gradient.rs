@@ -85,19 +85,19 @@ pub(super) fn terms(
         };
         g.scope("loss", || (loss.build)(&inputs))
     };
-    if let Some(balance) = ahead.load_balance(rows) {
-        value = value + &balance * site.config.router.load_balance;
-        metrics.push(Metric {
-            name: "load_balance".to_owned(),
-            value: balance,
-            combine: Combine::Sum,
-        });
-    }
-    let value = Metric {
-        name: "loss".to_owned(),
+    let summed = |name: String, value| Metric {
+        name,
         value,
         combine: Combine::Sum,
     };
+    if site.config.router.load_balance != 0.0 {
+        let balance = ahead.load_balance(rows);
+        value = value + &balance * site.config.router.load_balance;
+        metrics.push(summed("load_balance".to_owned(), balance));
+    }
+    let dropped = ahead.dropped(site).into_iter();
+    metrics.extend(dropped.map(|(name, count)| summed(name, count)));
+    let value = summed("loss".to_owned(), value);
     std::iter::once(value).chain(metrics).collect()
 }
 

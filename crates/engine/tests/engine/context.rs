@@ -27,6 +27,7 @@ fn try_engine(family: &str, mesh: [usize; 3], order: OrderKind) -> Result<Engine
     let router = RouterSettings {
         load_balance: if routed { 0.5 } else { 0.0 },
         replay: routed,
+        capacity_factor: None,
     };
     let config = EngineConfig {
         order,

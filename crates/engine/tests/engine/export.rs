@@ -73,6 +73,7 @@ fn adapters_leave_under_the_names_of_peft() {
         rank: 2,
         alpha: 4.0,
         targets: vec!["q_proj".to_owned()],
+        experts: false,
     };
     let mut params = ferrotune_models::load(fixture("llama"), &model)
         .unwrap()

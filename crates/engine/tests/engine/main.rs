@@ -1,6 +1,7 @@
 //! The engine on virtual CPU devices. Needs the CPU plugin.
 
 mod accumulation;
+mod capacity;
 mod checkpoints;
 mod context;
 mod data_shards;
@@ -9,6 +10,7 @@ mod evaluation;
 mod export;
 mod fp8;
 mod head;
+mod longrope;
 mod norms;
 mod offload;
 mod optimizer;

@@ -14,6 +14,7 @@ fn with_router(load_balance: f64, replay: bool) -> EngineConfig {
         router: RouterSettings {
             load_balance,
             replay,
+            capacity_factor: None,
         },
         ..config()
     }

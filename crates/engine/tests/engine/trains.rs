@@ -14,6 +14,7 @@ fn lora(targets: &[&str]) -> Lora {
         rank: 3,
         alpha: 4.5,
         targets: targets.iter().map(|t| (*t).to_owned()).collect(),
+        experts: false,
     }
 }
 
@@ -45,14 +46,16 @@ fn of<'a>(params: &'a Params, path: &str) -> &'a HostArray {
     &found.unwrap_or_else(|| panic!("no {path}")).1
 }
 
-/// `[L,M,K] · [L,K,N]`, either transposed first.
+/// `[L…,M,K] · [L…,K,N]`, either transposed first.
 fn product(a: &HostArray, b: &HostArray, (ta, tb): (bool, bool)) -> HostArray {
     let (x, y) = (a.as_slice::<f32>(), b.as_slice::<f32>());
-    let (da, db) = (a.dims(), b.dims());
-    let (m, k) = if ta { (da[2], da[1]) } else { (da[1], da[2]) };
-    let n = if tb { db[1] } else { db[2] };
-    let mut out = vec![0_f32; da[0] * m * n];
-    for layer in 0..da[0] {
+    let (leading, da) = a.dims().split_at(a.dims().len() - 2);
+    let db = &b.dims()[leading.len()..];
+    let (m, k) = if ta { (da[1], da[0]) } else { (da[0], da[1]) };
+    let n = if tb { db[0] } else { db[1] };
+    let layers = leading.iter().product();
+    let mut out = vec![0_f32; layers * m * n];
+    for layer in 0..layers {
         let (x, y) = (&x[layer * m * k..], &y[layer * k * n..]);
         for (at, out) in out[layer * m * n..][..m * n].iter_mut().enumerate() {
             let (i, j) = (at / n, at % n);
@@ -64,7 +67,7 @@ fn product(a: &HostArray, b: &HostArray, (ta, tb): (bool, bool)) -> HostArray {
             *out = (0..k).map(term).sum::<f64>() as f32;
         }
     }
-    HostArray::from_slice(&[da[0], m, n], &out).unwrap()
+    HostArray::from_slice(&[leading, &[m, n]].concat(), &out).unwrap()
 }
 
 fn combine(a: &HostArray, b: &HostArray, f: impl Fn(f32, f32) -> f32) -> HostArray {
@@ -128,11 +131,15 @@ fn fresh_adapters_change_nothing_and_only_they_have_gradients() {
 /// The layer with an adapter is the layer with the weight `W + s A B`, so by the chain rule `dA = s dW Bᵀ`, `dB = s Aᵀ dW`.
 #[test]
 fn adapters_are_weights_of_low_rank() {
-    for (family, names) in [
-        ("qwen2", &["q_proj", "o_proj", "up_proj"][..]),
-        ("qwen3_5_text", &["in_proj_z", "out_proj", "v_proj"]),
+    for (family, names, experts) in [
+        ("qwen2", &["q_proj", "o_proj", "up_proj"][..], false),
+        ("qwen3_5_text", &["in_proj_z", "out_proj", "v_proj"], false),
+        ("qwen3_moe", &["k_proj", "gate_proj", "down_proj"], true),
     ] {
-        let lora = lora(names);
+        let lora = Lora {
+            experts,
+            ..lora(names)
+        };
         let (model, base, adapters) = with_adapters(family, &lora);
         let mut merged = base.clone();
         for (spec, weight) in &mut merged {
@@ -169,7 +176,7 @@ fn adapters_are_weights_of_low_rank() {
 
 #[test]
 fn adapters_of_peft_have_its_numbers() {
-    for family in ["llama", "qwen3_5_text"] {
+    for family in ["llama", "qwen3_5_text", "qwen3_moe"] {
         let model = ModelConfig::load(fixture(family)).unwrap();
         let base = load(fixture(family), &model).unwrap().params;
         let folder = fixture(family).join("adapter");
@@ -287,6 +294,7 @@ fn settings_that_fit_nothing_are_refused() {
         rank: 0,
         alpha: f64::NAN,
         targets: vec!["q_proj".to_owned(), "qq".to_owned()],
+        experts: false,
     }));
     for part in [
         "rank must be at least 1",

@@ -130,6 +130,7 @@ fn a_program_for_several_micro_batches_walks_through_as_many_as_there_are() {
 fn balanced_experts_and_the_single_pass_are_walked_through_too() {
     let mut settings = momentum();
     settings.router.load_balance = 0.5;
+    settings.router.capacity_factor = Some(0.75);
     settings.head.mode = HeadMode::SinglePass;
     let new = || engine_on("qwen3_moe", 2, 1, settings.clone());
     let expected = trained(&mut new(), &batches(2), false);

@@ -139,7 +139,7 @@ fn lists_every_problem_at_once() {
         "vocab_size must be a whole number from 1 to 2147483647, found \"many\"",
         "intermediate_size is missing",
         "rms_norm_eps must be above 0, found 0",
-        "rope_parameters: rotary scaling \"dynamic\" depends on the length of the text, which differs among the documents of a row; supported: default, linear, llama3, yarn",
+        "rope_parameters: rotary scaling \"dynamic\" depends on the length of the text, which differs among the documents of a row; supported: default, linear, llama3, yarn, longrope",
         "partial_rotary_factor must be above 0 and at most 1, found 2",
         "rope_parameters.rope_theta must be a number above 0, found -1",
         "tie_word_embeddings must be true or false, found 1",
@@ -161,7 +161,6 @@ fn lists_every_problem_at_once() {
 fn names_each_kind_of_rotary_scaling() {
     for (key, kind, reason) in [
         ("rope_parameters", "dynamic", "depends on the length"),
-        ("rope_scaling", "longrope", "depends on the length"),
         ("rope_scaling", "spiral", "is not supported"),
     ] {
         let scaling = json!({"rope_type": kind, "factor": 2.0});

@@ -3,9 +3,12 @@
 //! Letters besides the decoder's: `M` tokens of all rows, `X` experts, `J` experts of each token, `N` layers with experts.
 
 use ferrotune_graph::{DType, Tensor};
-use ferrotune_nn::{OfTokens, Params, Routing, by_tokens, mix_experts, project, swiglu};
+use ferrotune_nn::{
+    Capacity, OfTokens, Params, Routing, by_tokens, mix_experts, mix_experts_capped, project,
+    swiglu,
+};
 
-use super::stacks::StackRouted;
+use super::stacks::{LayerRouted, StackRouted};
 use super::{Decoder, Reach};
 use crate::config::{ExpertSizes, Feed};
 
@@ -18,6 +21,9 @@ pub struct Routed {
     pub load: Tensor,
     /// The sum of the tokens' probabilities of each expert, f32 `[N,X]`.
     pub probability: Tensor,
+    /// How many of the experts that tokens chose have dropped them, f32 `[N]`; with
+    /// [`capacity_factor`](Decoder::capacity_factor).
+    pub dropped: Option<Tensor>,
 }
 
 impl Routed {
@@ -39,17 +45,38 @@ impl Routed {
             let stacks: Vec<&Tensor> = stacks.iter().collect();
             Tensor::concatenate(&stacks, 0)
         };
-        Some(Self {
+        Some(Self::of(sparse[0][0].len(), ordered))
+    }
+}
+
+impl Routed {
+    /// Of the layers one by one.
+    pub(super) fn of_layers(layers: &[LayerRouted]) -> Option<Self> {
+        let ordered = |which: usize| {
+            let each: Vec<Tensor> = layers.iter().map(|t| t[which].expand(0)).collect();
+            Tensor::concatenate(&each.iter().collect::<Vec<_>>(), 0)
+        };
+        let first = layers.first()?;
+        Some(Self::of(first.len(), ordered))
+    }
+
+    /// Of so many tensors of each layer, which come with the layers in front.
+    fn of(count: usize, ordered: impl Fn(usize) -> Tensor) -> Self {
+        let dropped = || {
+            let dropped = ordered(3);
+            dropped.reshape(&[dropped.dim(0)])
+        };
+        Self {
             experts: ordered(0).transpose(&[1, 2, 0, 3]),
             load: ordered(1),
             probability: ordered(2),
-        })
+            dropped: (count > 3).then(dropped),
+        }
     }
 }
 
 impl Decoder<'_> {
-    /// Normed `x [B,T,D]` → what is added to the stream, `[B,T,D]`, and what experts did: chosen `[B,T,J]`, load and
-    /// probability `[X]`.
+    /// Normed `x [B,T,D]` → what is added to the stream, `[B,T,D]`, and what experts did.
     pub(super) fn feed_forward(
         &self,
         feed: Feed,
@@ -57,7 +84,7 @@ impl Decoder<'_> {
         params: &Params,
         reach: &Reach<'_>,
         replay: Option<&Tensor>,
-    ) -> (Tensor, Option<[Tensor; 3]>) {
+    ) -> (Tensor, Option<LayerRouted>) {
         match feed {
             Feed::Dense => (swiglu(x, params), None),
             Feed::Experts => {
@@ -76,7 +103,7 @@ impl Decoder<'_> {
         params: &Params,
         reach: &Reach<'_>,
         replay: Option<&Tensor>,
-    ) -> (Tensor, [Tensor; 3]) {
+    ) -> (Tensor, LayerRouted) {
         let g = self.graph();
         let sizes = self
             .config
@@ -87,11 +114,13 @@ impl Decoder<'_> {
             Reach::Cache(_) => g.full(1.0, DType::Pred, &x.dims()[..2]),
         };
         let given: Vec<Tensor> = [x, &counted].into_iter().chain(replay).cloned().collect();
-        let mixed = by_tokens(&given, (&[3, 3], &[1, 1]), |given| {
-            mix(&given[0], &given[1], given.get(2), params, sizes)
+        let factor = self.capacity_factor;
+        let sums = [1; 3];
+        let sums = &sums[..2 + usize::from(factor.is_some())];
+        let mixed = by_tokens(&given, (&[3, 3], sums), |given| {
+            mix(&given[0], &given[1], given.get(2), params, sizes, factor)
         });
         let [mut out, chosen] = <[Tensor; 2]>::try_from(mixed.tokens).expect("two of each token");
-        let [load, probability] = <[Tensor; 2]>::try_from(mixed.sums).expect("two sums");
         if sizes.shared.is_some() {
             let shared = g.scope("shared_expert", || {
                 let answer = swiglu(x, &params.under("shared_expert"));
@@ -100,18 +129,20 @@ impl Decoder<'_> {
             });
             out = out + shared;
         }
-        (out, [chosen, load, probability])
+        let routed = std::iter::once(chosen).chain(mixed.sums);
+        (out, routed.collect())
     }
 }
 
 /// The experts' answers to `x [B,T,D]` and the experts chosen `[B,T,J]`; of the tokens that count, load and probability of each
-/// expert.
+/// expert, and how many choices were dropped where there is a capacity.
 fn mix(
     x: &Tensor,
     counted: &Tensor,
     replay: Option<&Tensor>,
     params: &Params,
     sizes: ExpertSizes,
+    capacity_factor: Option<f64>,
 ) -> OfTokens {
     let g = x.graph();
     let (b, t, d, j) = (x.dim(0), x.dim(1), x.dim(2), sizes.top_k);
@@ -126,8 +157,13 @@ fn mix(
         routing.route(&flat, params.at("router"), replay.as_ref())
     });
     let experts = params.under("experts");
-    let mixed = g.scope("experts", || {
-        mix_experts(&flat, &routes, &counted, &experts)
+    let (mixed, dropped) = g.scope("experts", || match capacity_factor {
+        None => (mix_experts(&flat, &routes, &counted, &experts), None),
+        Some(factor) => {
+            let capacity = Capacity::of_rows(factor, [b, t], j, sizes.count);
+            let (mixed, dropped) = mix_experts_capped(&flat, &routes, &counted, capacity, &experts);
+            (mixed, Some(dropped))
+        }
     });
     let each = counted.convert(DType::F32).expand(1);
     let probability = (&routes.probabilities * each).sum(&[0]);
@@ -137,6 +173,9 @@ fn mix(
             mixed.reshape(&[b, t, d]),
             routes.experts.reshape(&[b, t, j]),
         ],
-        sums: vec![load, probability],
+        sums: [load, probability]
+            .into_iter()
+            .chain(dropped.map(|it| it.convert(DType::F32).reshape(&[1])))
+            .collect(),
     }
 }

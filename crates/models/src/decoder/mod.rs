@@ -21,6 +21,7 @@ use ferrotune_nn::{
 
 pub use self::cache::{Cache, CacheEntry};
 pub use self::feed_forward::Routed;
+use self::stacks::LayerRouted;
 use crate::config::{LayerKind, Mixer, ModelConfig};
 
 /// Traces a model with given parameters.
@@ -35,6 +36,9 @@ pub struct Decoder<'a> {
     pub policy: Policy,
     /// Which queries of attention a device works on, where devices share a row.
     pub queries: QueryOrder,
+    /// Experts take so many times a row's even share of its tokens and drop the others, as
+    /// [`mix_experts_capped`](ferrotune_nn::mix_experts_capped) says; `None` drops nothing.
+    pub capacity_factor: Option<f64>,
 }
 
 /// What the decoder makes of rows of tokens.
@@ -76,8 +80,8 @@ struct LayerOut {
     x: Tensor,
     /// What a cache holds of its tokens, if asked for; in a cache, the cache's tensors with the new token.
     held: Vec<Tensor>,
-    /// What its experts did: chosen `[B,T,J]`, load `[X]`, probability `[X]`.
-    routed: Option<[Tensor; 3]>,
+    /// What its experts did.
+    routed: Option<LayerRouted>,
 }
 
 impl Decoder<'_> {
@@ -171,9 +175,9 @@ impl Decoder<'_> {
     ///
     /// A row's document must end with the row; what stands before it is padding.
     #[track_caller]
-    pub fn prefill(&self, tokens: &Tensor, seq: &Sequence) -> (Tensor, Cache) {
-        let (hidden, tensors, _) = self.rows(tokens, seq, None, true);
-        (hidden, Cache { tensors })
+    pub fn prefill(&self, tokens: &Tensor, seq: &Sequence) -> (Forward, Cache) {
+        let (hidden, tensors, routed) = self.rows(tokens, seq, None, true);
+        (Forward { hidden, routed }, Cache { tensors })
     }
 
     fn rows(
@@ -199,8 +203,8 @@ impl Decoder<'_> {
     /// the end of the ring and on from its beginning where `first` is greater. `layers` are those of [`Decoder::layers`].
     ///
     /// # Shapes
-    /// `tokens` and `positions` s32 `[B,1]`, `slot` s32 scalar, `first` s32 `[B]` → hidden `[B,1,D]` and the cache with
-    /// the slot filled.
+    /// `tokens` and `positions` s32 `[B,1]`, `slot` s32 scalar, `first` s32 `[B]` → what the decoder makes of `[B,1]` tokens,
+    /// and the cache with the slot filled.
     #[track_caller]
     pub fn decode(
         &self,
@@ -210,12 +214,16 @@ impl Decoder<'_> {
         slot: &Tensor,
         first: &Tensor,
         cache: &Cache,
-    ) -> (Tensor, Cache) {
+    ) -> (Forward, Cache) {
         let g = self.graph();
         let x = g.scope("embed", || self.embed(tokens));
         let rotation = self.rotation(positions);
-        let (x, tensors) = self.run_cache(layers, x, &rotation, (slot, first), cache);
-        (self.finish(&x), Cache { tensors })
+        let (x, tensors, routed) = self.run_cache(layers, x, &rotation, (slot, first), cache);
+        let forward = Forward {
+            hidden: self.finish(&x),
+            routed: Routed::of_layers(&routed),
+        };
+        (forward, Cache { tensors })
     }
 
     /// Logits, f32: hidden states `[…,D]` → `[…,V]`.

@@ -6,8 +6,11 @@ use ferrotune_nn::{Params, Rotation};
 use super::{Cache, Decoder, InCache, Reach};
 use crate::config::{Feed, LayerKind, Stack};
 
-/// What the experts of one stack did: for each place of the block that has them, three tensors with the repeats in front.
-pub(super) type StackRouted = Vec<[Tensor; 3]>;
+/// What the experts of a layer did: chosen `[B,T,J]`, load `[X]`, probability `[X]`, and with a capacity what was dropped `[1]`.
+pub(super) type LayerRouted = Vec<Tensor>;
+
+/// The same of one stack: for each place of the block that has experts, with the repeats in front.
+pub(super) type StackRouted = Vec<LayerRouted>;
 
 /// The name that the policy of a block keeps: each layer's input, so that one layer at a time is computed again.
 const LAYER_INPUT: &str = "decoder_layer_input";
@@ -82,11 +85,10 @@ impl Decoder<'_> {
                 )
             });
             x = carry.into_iter().next().expect("the carry is x");
-            let kept = outputs.len() - 3 * sparse;
-            held.extend_from_slice(&outputs[..kept]);
-            let of_places = outputs[kept..].chunks_exact(3);
-            let three = |t: &[Tensor]| [t[0].clone(), t[1].clone(), t[2].clone()];
-            routed.push(of_places.map(three).collect());
+            let each = 3 + usize::from(self.capacity_factor.is_some());
+            let (kept, of_experts) = outputs.split_at(outputs.len() - each * sparse);
+            held.extend_from_slice(kept);
+            routed.push(of_experts.chunks_exact(each).map(<[_]>::to_vec).collect());
         }
         (x, held, routed)
     }
@@ -141,7 +143,7 @@ impl Decoder<'_> {
         layers
     }
 
-    /// All layers over one more token of each row: `x` and the cache with it.
+    /// All layers over one more token of each row: `x`, the cache with it, and what the experts did.
     pub(super) fn run_cache(
         &self,
         layers: &[Params],
@@ -149,10 +151,10 @@ impl Decoder<'_> {
         rotation: &Rotation,
         (slot, first): (&Tensor, &Tensor),
         cache: &Cache,
-    ) -> (Tensor, Vec<Tensor>) {
+    ) -> (Tensor, Vec<Tensor>, Vec<LayerRouted>) {
         let g = self.graph();
         let mut held = cache.tensors.clone();
-        let mut layers = layers.iter();
+        let (mut layers, mut routed) = (layers.iter(), Vec::new());
         let mut begin = 0;
         for stack in self.config.stacks() {
             for repeat in 0..stack.repeats {
@@ -171,11 +173,12 @@ impl Decoder<'_> {
                     let out = g.scope(&scope, || self.layer(*kind, params, &x, &reach, None));
                     x = out.x;
                     held.splice(mine..mine + 2, out.held);
+                    routed.extend(out.routed);
                 }
             }
             begin += 2 * stack.block.len();
         }
-        (x, held)
+        (x, held, routed)
     }
 }
 

@@ -20,7 +20,8 @@ use crate::layout::Naming;
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Adapters read from a folder.
+/// Adapters read from a folder. Experts have them where the file has tensors of single experts, `….experts.N.gate_proj.…`, which
+/// is how PEFT names them where every expert is a layer of its own.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AdapterWeights {
@@ -83,12 +84,17 @@ pub fn load_adapter(dir: impl AsRef<Path>, config: &ModelConfig) -> Result<Adapt
         origin: path.display().to_string(),
         message: e.to_string(),
     })?;
-    let (lora, notes) = describe(&value, config).map_err(|problems| Error::AdapterFile {
+    let weights = dir.join(WEIGHTS);
+    let tensors = MappedTensors::open_file(&weights);
+    // The same names stand for the layers of experts or not, as the model had them when the adapters were made.
+    let of_expert = |(name, _): (&str, _)| name.contains(".mlp.experts.");
+    let experts = tensors.as_ref().is_ok_and(|it| it.iter().any(of_expert));
+    let described = describe(&value, config, experts);
+    let (lora, notes) = described.map_err(|problems| Error::AdapterFile {
         path: path.clone(),
         problems,
     })?;
-    let weights = dir.join(WEIGHTS);
-    let tensors = MappedTensors::open_file(&weights)?;
+    let tensors = tensors?;
     let refuse = |problems| Error::AdapterWeights {
         path: weights.clone(),
         problems,
@@ -150,7 +156,11 @@ const UNSUPPORTED: [&str; 15] = [
 ];
 
 /// What `adapter_config.json` describes, and what of it has no effect.
-fn describe(value: &Value, config: &ModelConfig) -> Result<(Lora, Vec<String>), Vec<String>> {
+fn describe(
+    value: &Value,
+    config: &ModelConfig,
+    experts: bool,
+) -> Result<(Lora, Vec<String>), Vec<String>> {
     let Value::Object(object) = value else {
         return Err(vec![format!("it must be a JSON object, found {value}")]);
     };
@@ -171,7 +181,13 @@ fn describe(value: &Value, config: &ModelConfig) -> Result<(Lora, Vec<String>), 
         .into_iter()
         .filter(|key| !is_idle(object.get(*key)))
     {
-        problems.push(format!("{key} {} is not supported", object[key]));
+        let why = match key {
+            "target_parameters" => {
+                ": adapters of experts are read one by one, not of all experts in one tensor"
+            }
+            _ => "",
+        };
+        problems.push(format!("{key} {} is not supported{why}", object[key]));
     }
     let rank = object
         .get("r")
@@ -187,7 +203,7 @@ fn describe(value: &Value, config: &ModelConfig) -> Result<(Lora, Vec<String>), 
     if alpha.is_none() {
         problems.push("lora_alpha must be a number above 0".to_owned());
     }
-    let targets = read_targets(object, config);
+    let targets = read_targets(object, config, experts);
     if let Err(problem) = &targets {
         problems.push(problem.clone());
     }
@@ -203,13 +219,14 @@ fn describe(value: &Value, config: &ModelConfig) -> Result<(Lora, Vec<String>), 
         rank: rank as usize,
         alpha,
         targets,
+        experts,
     };
     let unfit = config.adapter_problems(&lora).into_iter();
     problems.extend(unfit.map(|problem| {
         let key = match problem {
             AdapterProblem::Rank(_) => "r",
             AdapterProblem::Alpha(_) => "lora_alpha",
-            AdapterProblem::Targets(_) => "target_modules",
+            AdapterProblem::Targets(_) | AdapterProblem::Experts(_) => "target_modules",
         };
         format!("{key}: {problem}")
     }));
@@ -220,9 +237,13 @@ fn describe(value: &Value, config: &ModelConfig) -> Result<(Lora, Vec<String>), 
     }
 }
 
-fn read_targets(object: &Map<String, Value>, config: &ModelConfig) -> Result<Vec<String>, String> {
+fn read_targets(
+    object: &Map<String, Value>,
+    config: &ModelConfig,
+    experts: bool,
+) -> Result<Vec<String>, String> {
     match object.get("target_modules") {
-        Some(Value::String(all)) if all == "all-linear" => Ok(config.adapter_targets()),
+        Some(Value::String(all)) if all == "all-linear" => Ok(config.adapter_targets(experts)),
         Some(Value::Array(list)) => {
             let names = list.iter().map(|name| name.as_str().map(str::to_owned));
             names

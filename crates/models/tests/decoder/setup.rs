@@ -73,6 +73,7 @@ impl Model {
             compute: DType::F32,
             policy: Policy::recompute(),
             queries: QueryOrder::AsRows,
+            capacity_factor: None,
         };
         let results = f(&decoder, builder.graph(), &inputs);
         let types = results.iter().map(|t| (t.dtype(), t.dims()));

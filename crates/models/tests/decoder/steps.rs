@@ -53,9 +53,9 @@ fn both_ways(decoder: &Decoder<'_>, g: &Graph, tokens: &Tensor, split: usize) ->
             let cache = Cache {
                 tensors: cache.to_vec(),
             };
-            let (hidden, cache) =
+            let (forward, cache) =
                 decoder.decode(&layers, &token[0], &position, &slot, &first, &cache);
-            (cache.tensors, vec![hidden])
+            (cache.tensors, vec![forward.hidden])
         },
     );
     let stepped = hidden[0]

@@ -1,19 +1,17 @@
 //! The mixture of experts, beside a plain loop over tokens and experts.
 
-use std::collections::BTreeMap;
-
 use ferrotune_graph::{DType, Graph, HostArray, Tensor};
 use ferrotune_nn::{Params, Routing, mix_experts};
 
 use crate::check::{Function, Noise, moved, slope};
 
-const TOKENS: usize = 19;
-const WIDTH: usize = 6;
+pub(crate) const TOKENS: usize = 18;
+pub(crate) const WIDTH: usize = 6;
 const INNER: usize = 5;
-const EXPERTS: usize = 7;
-const CHOSEN: usize = 3;
+pub(crate) const EXPERTS: usize = 7;
+pub(crate) const CHOSEN: usize = 3;
 
-fn arguments(seed: u64) -> Vec<HostArray> {
+pub(crate) fn arguments(seed: u64) -> Vec<HostArray> {
     let mut noise = Noise::new(seed);
     let mut args = vec![
         noise.array(&[TOKENS, WIDTH], -1.0, 1.0),
@@ -28,15 +26,14 @@ fn arguments(seed: u64) -> Vec<HostArray> {
     args
 }
 
-fn block(x: &[Tensor], routing: Routing, replay: Option<&Tensor>) -> Vec<Tensor> {
+pub(crate) fn params(x: &[Tensor]) -> Params {
     let names = ["gate_proj", "up_proj", "down_proj"];
-    let params = Params::new(
-        names
-            .iter()
-            .zip(&x[2..5])
-            .map(|(n, t)| ((*n).to_owned(), t.clone()))
-            .collect::<BTreeMap<_, _>>(),
-    );
+    let named = names.iter().zip(&x[2..5]);
+    Params::new(named.map(|(n, t)| ((*n).to_owned(), t.clone())))
+}
+
+fn block(x: &[Tensor], routing: Routing, replay: Option<&Tensor>) -> Vec<Tensor> {
+    let params = params(x);
     let counted = x[5].gt(&x[5].scalar_like(0.0));
     let routes = routing.route(&x[0], &x[1], replay);
     let y = mix_experts(&x[0], &routes, &counted, &params);
@@ -48,7 +45,7 @@ fn block(x: &[Tensor], routing: Routing, replay: Option<&Tensor>) -> Vec<Tensor>
     ]
 }
 
-struct Plain<'a>(&'a [HostArray]);
+pub(crate) struct Plain<'a>(pub(crate) &'a [HostArray]);
 
 impl Plain<'_> {
     fn at(&self, i: usize, k: usize) -> f64 {
@@ -90,6 +87,17 @@ impl Plain<'_> {
 
     /// The token's result for given experts.
     fn mix(&self, token: usize, experts: &[i32], normalize: bool) -> Vec<f64> {
+        self.mix_some(token, experts, normalize, |_| true)
+    }
+
+    /// The same where only some of them say something.
+    pub(crate) fn mix_some(
+        &self,
+        token: usize,
+        experts: &[i32],
+        normalize: bool,
+        speaks: impl Fn(usize) -> bool,
+    ) -> Vec<f64> {
         let p = self.probabilities(token);
         let total: f64 = if normalize {
             experts.iter().map(|x| p[*x as usize]).sum()
@@ -97,7 +105,7 @@ impl Plain<'_> {
             1.0
         };
         let mut y = vec![0.0; WIDTH];
-        for x in experts {
+        for (_, x) in experts.iter().enumerate().filter(|(j, _)| speaks(*j)) {
             for (y, e) in y.iter_mut().zip(self.expert(token, *x as usize)) {
                 *y += p[*x as usize] / total * e;
             }
@@ -106,7 +114,7 @@ impl Plain<'_> {
     }
 }
 
-fn close(found: &[f32], expected: &[f64], what: &str) {
+pub(crate) fn close(found: &[f32], expected: &[f64], what: &str) {
     for (a, b) in found.iter().zip(expected) {
         assert!(
             (f64::from(*a) - b).abs() < 2e-6,

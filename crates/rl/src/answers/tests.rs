@@ -1,6 +1,7 @@
 //! From completions to rewards, advantages, trajectories and metrics.
 
 use ferrotune_batch::Field;
+use ferrotune_rollout::Routes;
 
 use super::*;
 use crate::dataset::Dataset;
@@ -36,6 +37,7 @@ fn completion(tokens: &[u32]) -> Completion {
         tokens: tokens.to_vec(),
         raw_logprobs: logprobs.clone(),
         logprobs,
+        routes: None,
         finish,
     }
 }
@@ -83,7 +85,13 @@ fn answers_are_judged_and_weighed_within_their_groups() {
     // Right; right but for its end; wrong; wrong.
     let completions = vec![
         completion(&[3, 0]),
-        completion(&[1, 2, 3]),
+        Completion {
+            routes: Some(Routes {
+                per_token: 2,
+                experts: (0..8).collect(),
+            }),
+            ..completion(&[1, 2, 3])
+        },
         completion(&[2, 0]),
         completion(&[0]),
     ];
@@ -131,6 +139,13 @@ fn answers_are_judged_and_weighed_within_their_groups() {
             [0.0, 0.0, -0.5, -1.5, -2.5]
         );
     }
+    let named = |it: &Trajectory| it.fields.column(Field::ExpertIds).is_some();
+    let named: Vec<bool> = trajectories.iter().map(named).collect();
+    assert_eq!(named, [false, true, false, false]);
+    let column = trajectories[1].fields.column(Field::ExpertIds).unwrap();
+    assert_eq!(column.per_token(), 2);
+    // The last token went nowhere.
+    assert_eq!(column.s16().unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, -1, -1]);
     let groups: Vec<usize> = trajectories.iter().map(|it| it.group).collect();
     assert_eq!(groups, [0, 0, 1, 1]);
 

@@ -1,4 +1,5 @@
 //! The traced loss on a device against the one on the host. Needs the CPU plugin.
 
 mod loss;
+mod replay;
 mod traced;

@@ -65,7 +65,7 @@ impl Admission {
 }
 
 impl Blueprint<'_> {
-    /// (weights, admission, cache, state) → (cache, state): reads prompts and begins rows with them.
+    /// (weights, admission, cache, state) → (cache, state, routes): reads prompts and begins rows with them.
     pub(crate) fn admit(&self) -> Builder {
         let mut builder = self.builder("admit");
         let layouts = &self.layouts;
@@ -80,13 +80,15 @@ impl Blueprint<'_> {
             (&cache, &layouts.cache),
             (&state, &layouts.state),
         ];
-        let results = self.on_rows(&g, &groups, &[&layouts.cache, &layouts.state], |parts| {
+        let outputs = [&layouts.cache, &layouts.state, &layouts.routes];
+        let results = self.on_rows(&g, &groups, &outputs, |parts| {
             let [weights, admission, cache, state] =
                 <[Vec<Tensor>; 4]>::try_from(parts).expect("four groups were passed");
             self.admit_on_device(&g, weights, admission, cache, state)
         });
         builder.output_replacing(&layouts.cache, &results[0], &cache);
         builder.output_replacing(&layouts.state, &results[1], &state);
+        builder.output(&layouts.routes, &results[2]);
         builder
     }
 
@@ -110,7 +112,7 @@ impl Blueprint<'_> {
             positions: is_prompt.select(&position, &column),
         };
         let tokens = asked.prompts.slice(1, 0, read);
-        let (_, filled) = self.decoder(&params).prefill(&tokens, &seq);
+        let (forward, filled) = self.decoder(&params).prefill(&tokens, &seq);
         let entries = cache.iter().zip(&filled.tensors).zip(&self.layouts.entries);
         let cache = g.scope("insert", || {
             entries
@@ -119,7 +121,8 @@ impl Blueprint<'_> {
                 })
                 .collect()
         });
-        vec![cache, asked.begin(state).into_tensors()]
+        let routes = self.routes(&forward).into_iter().collect();
+        vec![cache, asked.begin(state).into_tensors(), routes]
     }
 }
 

@@ -1,8 +1,11 @@
 //! Decoding: several tokens for every row.
 
+use std::sync::Arc;
+
 use ferrotune_graph::{DType, Graph, HostArray, Tensor};
 use ferrotune_models::{Cache, Decoder};
 use ferrotune_nn::Params;
+use ferrotune_pjrt::ArraySpec;
 use ferrotune_program::Builder;
 
 use super::{Blueprint, State, array};
@@ -53,18 +56,20 @@ struct Step {
     /// Column of what is emitted, s32 scalar.
     column: Tensor,
     state: State,
-    /// Tokens, log-probs, raw log-probs, `[B,C]`.
-    emitted: [Tensor; 3],
+    /// Tokens, log-probs, raw log-probs, `[B,C]`, and experts, `[B,C,N,J]`, where answers name them.
+    emitted: Vec<Tensor>,
     cache: Vec<Tensor>,
 }
 
 impl Step {
-    fn of(carried: &[Tensor]) -> Self {
+    /// Of the tensors that a loop carries, `emitted` of which are the fields' of that name.
+    fn of(carried: &[Tensor], emitted: usize) -> Self {
+        let (emitted, cache) = carried[6..].split_at(emitted);
         Self {
             column: carried[0].clone(),
             state: State::of(carried[1..6].to_vec()),
-            emitted: array(carried[6..9].to_vec()),
-            cache: carried[9..].to_vec(),
+            emitted: emitted.to_vec(),
+            cache: cache.to_vec(),
         }
     }
 
@@ -117,21 +122,22 @@ impl Blueprint<'_> {
     ) -> Vec<Vec<Tensor>> {
         let mut state = State::of(state);
         state.done = state.done.or(&asked.limit.le(&state.generated));
-        let blank =
-            |value, dtype| g.full(value, dtype, &[state.token.dim(0), self.config.columns()]);
+        let blank = |spec: &Arc<ArraySpec>| {
+            let dims = [&[state.token.dim(0)], &spec.dims[1..]].concat();
+            let value = if spec.dtype == DType::S32 { -1.0 } else { 0.0 };
+            g.full(value, spec.dtype, &dims)
+        };
+        let emitted: Vec<Tensor> = self.layouts.emitted.specs().iter().map(blank).collect();
+        let count = emitted.len();
         let first = Step {
             column: g.scalar(0.0, DType::S32),
-            emitted: [
-                blank(-1.0, DType::S32),
-                blank(0.0, DType::F32),
-                blank(0.0, DType::F32),
-            ],
+            emitted,
             state,
             cache,
         };
         let columns = g.scalar(self.config.columns() as f64, DType::S32);
         let goes_on = |carried: &[Tensor]| {
-            let Step { column, state, .. } = Step::of(carried);
+            let Step { column, state, .. } = Step::of(carried, count);
             let finished = state.done.convert(DType::S32).sum(&[0]);
             let some_row = state.done.not().any(&[0]);
             let no_pause = finished.lt(&asked.pause_at);
@@ -140,11 +146,11 @@ impl Blueprint<'_> {
         let decoder = self.decoder(params);
         let layers = decoder.layers();
         let last = g.while_loop(first.into_tensors(), goes_on, |carried| {
-            self.step(g, &decoder, &layers, &asked, Step::of(carried))
+            self.step(g, &decoder, &layers, &asked, Step::of(carried, count))
                 .into_tensors()
         });
-        let last = Step::of(&last);
-        vec![last.cache, last.state.into_tensors(), last.emitted.to_vec()]
+        let last = Step::of(&last, count);
+        vec![last.cache, last.state.into_tensors(), last.emitted]
     }
 
     /// One more token.
@@ -163,7 +169,7 @@ impl Blueprint<'_> {
             .done
             .select(&state.position.zeros_like(), &state.position);
         let first = (&state.slot - back + &slots).remainder(&slots);
-        let (hidden, cache) = decoder.decode(
+        let (forward, cache) = decoder.decode(
             layers,
             &state.token.expand(1),
             &state.position.expand(1),
@@ -173,7 +179,7 @@ impl Blueprint<'_> {
                 tensors: step.cache,
             },
         );
-        let logits = g.scope("head", || decoder.logits(&hidden));
+        let logits = g.scope("head", || decoder.logits(&forward.hidden));
         let logits = logits.reshape(&[logits.dim(0), self.model.vocab_size]);
         let choice = g.scope("choose", || asked.draw.choose(&logits, &state.generated));
 
@@ -182,11 +188,23 @@ impl Blueprint<'_> {
         let done = state.done.or(&over);
         let pad = g.scalar(f64::from(self.config.pad_id), DType::S32);
         let zero = g.scalar(0.0, DType::S32);
+        let at_column = |buffer: &Tensor, value: &Tensor| {
+            let mut starts = vec![&zero; buffer.rank()];
+            starts[1] = &step.column;
+            buffer.dynamic_update_slice(value, &starts)
+        };
         let write = |buffer: &Tensor, value: &Tensor, absent: f64| {
             let value = state.done.select(&value.scalar_like(absent), value);
-            buffer.dynamic_update_slice(&value.expand(1), &[&zero, &step.column])
+            at_column(buffer, &value.expand(1))
         };
-        let [tokens, logprobs, raw_logprobs] = &step.emitted;
+        let routes = self.routes(&forward);
+        let routes = routes.map(|experts| at_column(&step.emitted[3], &experts));
+        let mut emitted = vec![
+            write(&step.emitted[0], &choice.token, -1.0),
+            write(&step.emitted[1], &choice.logprob, 0.0),
+            write(&step.emitted[2], &choice.raw_logprob, 0.0),
+        ];
+        emitted.extend(routes);
         let next = State {
             token: done.select(&pad, &choice.token),
             position: done.select(&state.position, &(&state.position + 1.0)),
@@ -195,11 +213,7 @@ impl Blueprint<'_> {
             done,
         };
         Step {
-            emitted: [
-                write(tokens, &choice.token, -1.0),
-                write(logprobs, &choice.logprob, 0.0),
-                write(raw_logprobs, &choice.raw_logprob, 0.0),
-            ],
+            emitted,
             column: &step.column + 1.0,
             state: next,
             cache: cache.tensors,

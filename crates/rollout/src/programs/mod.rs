@@ -14,7 +14,7 @@ mod admit;
 mod decode;
 
 use ferrotune_graph::{DType, Graph, Policy, Rules, Tensor};
-use ferrotune_models::{Decoder, ModelConfig};
+use ferrotune_models::{Decoder, Forward, ModelConfig};
 use ferrotune_nn::{LOGICAL_AXES, Params, QueryOrder};
 use ferrotune_program::{Builder, Layout};
 
@@ -144,7 +144,15 @@ impl<'a> Blueprint<'a> {
             compute: self.config.compute,
             policy: Policy::recompute(),
             queries: QueryOrder::AsRows,
+            capacity_factor: None,
         }
+    }
+
+    /// The experts that tokens went to, s32 `[…,N,J]`, where answers name them.
+    fn routes(&self, forward: &Forward) -> Option<Tensor> {
+        let routed = forward.routed.as_ref();
+        let routed = routed.filter(|_| self.config.routes);
+        routed.map(|it| it.experts.clone())
     }
 
     /// weights → weights as the layers read them.

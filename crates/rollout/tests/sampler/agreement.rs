@@ -152,6 +152,7 @@ fn weights_in_two_groups_with_adapters_decode_as_one_pass_scores_them() {
         rank: 2,
         alpha: 3.0,
         targets: vec!["q_proj".to_owned(), "down_proj".to_owned()],
+        experts: false,
     };
     let fixture = Fixture::load("llama").with_adapter(&lora);
     let config = SamplerConfig {

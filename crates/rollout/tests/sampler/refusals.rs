@@ -1,6 +1,7 @@
 //! What cannot be served is refused, with the place and the cure, before anything runs.
 
 use ferrotune_graph::{DType, HostArray, Mesh, Rules};
+use ferrotune_models::RotaryScaling;
 use ferrotune_program::Group;
 use ferrotune_rollout::{Error, Refusal, Request, Sampler, SamplerConfig};
 
@@ -227,6 +228,29 @@ fn settings_that_contradict_the_model_are_refused() {
         ..config()
     });
     assert!(matches!(e, Error::Compute { dtype: DType::S32 }), "{e}");
+    let e = refuse(SamplerConfig {
+        routes: true,
+        ..config()
+    });
+    assert!(matches!(e, Error::Routes { .. }), "{e}");
+    let mut scaled = fixture.config.clone();
+    scaled.rotary.scaling = RotaryScaling::LongRope {
+        short: vec![1.0; scaled.rotary.dims / 2],
+        attention: 1.0,
+        original: 18.0,
+    };
+    let weights = [fixture.weights.layout()];
+    let e = Sampler::new(client(), &fixture.rules, &scaled, &weights, config()).unwrap_err();
+    assert!(
+        matches!(
+            e,
+            Error::TooLong {
+                tokens: 19,
+                longest: 18
+            }
+        ),
+        "{e}"
+    );
     for bad in [
         SamplerConfig {
             max_new_tokens: usize::MAX,

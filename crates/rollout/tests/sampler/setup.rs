@@ -185,6 +185,7 @@ impl Fixture {
             compute: DType::F32,
             policy: Policy::recompute(),
             queries: QueryOrder::AsRows,
+            capacity_factor: None,
         };
         let seq = Sequence {
             segment_ids: g.full(1.0, DType::S32, &[b, t]),
@@ -228,6 +229,7 @@ pub(crate) fn config() -> SamplerConfig {
         compute: DType::F32,
         stop_ids: vec![],
         adapter_scale: 1.0,
+        routes: false,
         pad_id: 0,
     }
 }

@@ -35,6 +35,7 @@ fn cut(whole: &Completion, length: usize, finish: Finish) -> Completion {
         tokens: whole.tokens[..length].to_vec(),
         logprobs: whole.logprobs[..length].to_vec(),
         raw_logprobs: whole.raw_logprobs[..length].to_vec(),
+        routes: None,
         finish,
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 fn frequencies_and_amplitudes_are_those_of_transformers() {
     let text = include_str!("../../../../../tests/fixtures/rotary/rotary.json");
     let cases: Vec<Value> = serde_json::from_str(text).unwrap();
-    assert_eq!(cases.len(), 22);
+    assert_eq!(cases.len(), 27);
     for case in cases {
         let name = case["name"].as_str().unwrap();
         let rotary = ModelConfig::parse(&case["config"].to_string(), name)
@@ -73,6 +73,35 @@ fn every_number_of_a_scaling_is_judged() {
         problems(&unknown),
         ["rope_scaling.original_max_position_embeddings is missing"]
     );
+}
+
+#[test]
+fn the_factors_of_longrope_are_those_of_texts_as_long_as_the_first_training() {
+    let scaling = |short: Value| {
+        json!({"rope_scaling": {"rope_type": "longrope", "short_factor": short, "long_factor": vec![2.0; 8],
+            "original_max_position_embeddings": 40}})
+    };
+    let config = ModelConfig::parse(&edited("llama", scaling(json!(vec![1.5; 8]))), "").unwrap();
+    let longest = config.longest().unwrap();
+    assert_eq!(longest.tokens, 40);
+    assert_eq!(longest.key, "original_max_position_embeddings");
+    assert!((f64::from(config.rotary.frequencies()[0]) - 1.0 / 1.5).abs() < 1e-7);
+    let plain = ModelConfig::parse(&edited("llama", json!({})), "").unwrap();
+    assert_eq!(
+        plain.longest().map(|it| it.tokens),
+        plain.max_position_embeddings
+    );
+    for wrong in [
+        json!(vec![1.5; 7]),
+        json!([1, 1, 1, 1, 1, 1, 1, 0]),
+        json!(2.0),
+        Value::Null,
+    ] {
+        assert_eq!(
+            problems(&edited("llama", scaling(wrong))),
+            ["rope_scaling.short_factor must be a list of 8 numbers above 0"]
+        );
+    }
 }
 
 #[test]
