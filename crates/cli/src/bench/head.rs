@@ -18,7 +18,7 @@ use crate::args::{BenchHeadArgs, HeadArg};
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
 use crate::machine;
-use crate::terminal::{print, say};
+use crate::terminal::{bytes, print, say};
 
 const MODES: [HeadArg; 4] = [
     HeadArg::Off,
@@ -176,7 +176,13 @@ fn measure(args: &BenchHeadArgs, mode: HeadArg) -> Result<(), Failure> {
         width: args.width.unwrap_or(1024),
         vocab: args.vocab.unwrap_or(151_936),
     };
-    check_memory(args, mode, sizes)?;
+    // The weights are on the host too before they are on the device.
+    let needed = held(
+        &settings(args, mode.mode(), CHUNK_BYTES[0], sizes),
+        sizes,
+        3.0,
+    );
+    machine::check_free(&about(mode, sizes), needed, LOWER)?;
     let device = Device::single()?;
     let compute = args.compute_dtype.dtype();
     for settings in settings(args, mode.mode(), CHUNK_BYTES[0], sizes) {
@@ -216,11 +222,11 @@ fn measure(args: &BenchHeadArgs, mode: HeadArg) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses sizes of which what is always held is more than the machine has free: weights on the host and on the device, their
-/// gradient, hidden states and theirs, all f32, and the logits that the mode keeps at a time.
-fn check_memory(args: &BenchHeadArgs, mode: HeadArg, sizes: Sizes) -> Result<(), Failure> {
+/// Bytes that are held at least: weights `copies` times (their gradient among them), hidden states and theirs, all f32, and the
+/// logits that the mode keeps at a time.
+fn held(settings: &[HeadSettings], sizes: Sizes, copies: f64) -> f64 {
     let [tokens, width, vocab] = [sizes.rows[1], sizes.width, sizes.vocab].map(|it| it as f64);
-    let held = |settings: HeadSettings| {
+    let logits = |settings: &HeadSettings| {
         let [n, v] = [settings.token_chunk, settings.vocab_chunk].map(|it| it as f64);
         match settings.mode {
             HeadMode::Off => tokens * vocab,
@@ -228,17 +234,26 @@ fn check_memory(args: &BenchHeadArgs, mode: HeadArg, sizes: Sizes) -> Result<(),
             HeadMode::Fused => n.min(tokens) * v.min(vocab),
         }
     };
-    let kept = settings(args, mode.mode(), CHUNK_BYTES[0], sizes);
-    let kept = kept.into_iter().map(held).fold(0.0, f64::max);
-    machine::check_free(
-        &format!(
-            "weights of {width} x {vocab} with their gradient, {tokens} tokens, and what the mode {} keeps of them",
-            mode.name()
-        ),
-        4.0 * (3.0 * width * vocab + 3.0 * tokens * width + kept),
-        "lower --tokens, --width or --vocab",
+    let logits = settings.iter().map(logits).fold(0.0, f64::max);
+    4.0 * (copies * width * vocab + 3.0 * tokens * width + logits)
+}
+
+/// What the sizes of one mode are, in words.
+fn about(mode: HeadArg, sizes: Sizes) -> String {
+    format!(
+        "weights of {} x {} with their gradient, {} tokens, and what the mode {} keeps of them",
+        sizes.width,
+        sizes.vocab,
+        sizes.rows[1],
+        mode.name()
     )
 }
+
+/// What to do about sizes that are too large.
+const LOWER: &str = "lower --tokens, --width or --vocab";
+
+/// No device of a slice has as much memory.
+const BEYOND_ALL_DEVICES: f64 = (1_u64 << 40) as f64;
 
 /// Numbers without pattern, so that no logit is special.
 fn inputs(device: &Device, layouts: &[Layout; 2], sizes: Sizes) -> Result<[Group; 2], Failure> {
@@ -304,6 +319,15 @@ fn compile_for(args: &BenchHeadArgs, name: &str, modes: &[HeadArg]) -> Result<()
     };
     let compute = args.compute_dtype.dtype();
     for mode in modes {
+        // Of weights and gradient there may be a part on each device, so they do not count.
+        let needed = held(&settings(args, mode.mode(), CHUNK_BYTES[1], own), own, 0.0);
+        if needed > BEYOND_ALL_DEVICES {
+            return Err(Failure::refused(anyhow!(
+                "{} need {} on each device, which none has: {LOWER}",
+                about(*mode, own),
+                bytes(needed as u64)
+            )));
+        }
         for settings in settings(args, mode.mode(), CHUNK_BYTES[1], own) {
             let (builder, _, exponentials) = trace(&mesh, &rules, all, compute, settings, false)?;
             let begun = Instant::now();

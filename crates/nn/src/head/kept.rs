@@ -68,7 +68,8 @@ impl Head {
         let x = x.stop_gradient();
         let found = head.in_region(&x, &tokens, Results::Tokens(2), |it| self.kept_by(it));
         Kept {
-            mass: mask.select(&found[0], &found[0].scalar_like(1.0)),
+            // Without hidden states and without filters everything is kept.
+            mass: found[0].clone(),
             target: found[1].and(mask),
         }
     }
@@ -90,7 +91,7 @@ impl Head {
             let z = logits(&x, &tile.weight, self.tied, self.temperature).convert(DType::F32);
             // Several passes read it.
             let z = g.barrier(&[&z]).remove(0);
-            // What does not count, padding included, makes no work.
+            // What does not count, padding included, keeps everything and makes no work.
             let asked = |of: &Tensor, nothing| mask.select(of, &of.scalar_like(nothing));
             let filters = Filters {
                 top_k: asked(top_k, f64::INFINITY),
