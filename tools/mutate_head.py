@@ -11,8 +11,9 @@ import mutants
 HEAD = "crates/nn/src/head/"
 VOCABULARY = "crates/cpu/src/vocabulary/"
 LOGITS = "crates/cpu/src/logits.rs"
+FILTER = "crates/nn/src/filter.rs"
 # In the order of how fast they find things; the first failure ends the search.
-GROUPS = ["worked", "structure", "single_pass", "rows", "oracle", "modes", "differences"]
+GROUPS = ["worked", "structure", "single_pass", "rows", "oracle", "modes", "differences", "kept", "meshes"]
 
 # (what is broken, file, text, replacement)
 BREAKS = [
@@ -115,7 +116,11 @@ BREAKS = [
     ("a kernel's gradient by hidden states is that of one tile", VOCABULARY + "backward.rs",
      "fresh: first_tile,", "fresh: true,"),
     ("a kernel's gradient by weights is that of a block of tokens", VOCABULARY + "backward.rs",
-     "fresh: first == 0,", "fresh: true,"),
+     "fresh: first == tokens.start,", "fresh: true,"),
+    ("a kernel's gradient by weights is that of the last group of tokens", VOCABULARY + "backward.rs",
+     "pass.add = add || first > 0;", "pass.add = add;"),
+    ("a kernel's blocks of tokens share the place of the first", VOCABULARY + "backward.rs",
+     "(first - tokens.start) * across..", "first * across.min(0).."),
     ("a kernel's gradient by hidden states is that of one thread", VOCABULARY + "backward.rs",
      "pairs.for_each(|(dx, sum)| *dx += sum);", "pairs.for_each(|(dx, sum)| *dx += 0.0 * sum);"),
     ("a kernel reads kept logits of another tile", VOCABULARY + "backward.rs",
@@ -129,6 +134,21 @@ BREAKS = [
      "if none.contains(&true) {", "if none.contains(&true) && none.is_empty() {"),
     ("the gradient at a kernel's target is that of any", LOGITS,
      "self.logprob - self.expected(logits[at])", "0.0 - self.expected(logits[at])"),
+    ("the kept mass is that of a device's entries", "kept.rs",
+     "let sum = |t: Tensor| over(&axes, t.sum(&[1]), Tensor::all_reduce);", "let sum = |t: Tensor| t.sum(&[1]);"),
+    ("the kept mass is taken over the largest term", "kept.rs", "&(mass / total)", "&mass"),
+    ("the least entry that is kept is dropped", "kept.rs", "z.ge(&least.expand(1))", "z.gt(&least.expand(1))"),
+    ("masked hidden states are read for the kept mass", "kept.rs",
+     "let x = mask.expand(1).select(x, &x.scalar_like(0.0));", ""),
+    ("targets that may not be drawn count as kept", "kept.rs",
+     "hits(&tile.columns, targets).and(&may)", "hits(&tile.columns, targets)"),
+    ("a row of infinite logits has a mass", "kept.rs", "known.select(&(mass / total),", "known.or(&known.not()).select(&(mass / total),"),
+    ("thresholds are those of a device's entries", FILTER,
+     "let weight = over(axes, weight, Tensor::all_reduce);", ""),
+    ("top-p is of everything, whatever top-k leaves", FILTER,
+     "z.ge(&few.expand(1)).select(&masses, &masses.zeros_like())", "masses"),
+    ("min-p is of one device's largest logit", FILTER,
+     "over(axes, z.max(&[1]), Tensor::all_reduce_max)", "z.max(&[1])"),
     ("temperature zero is accepted", "mod.rs",
      "self.temperature > 0.0 && self.temperature.is_finite()", "self.temperature >= 0.0"),
 ]

@@ -69,6 +69,20 @@ pub(crate) fn memory() -> Option<(u64, u64)> {
     ))
 }
 
+/// Refuses what needs more memory than is free, since a system ends a process that takes more. `what` needs `needed` bytes at
+/// least; `cure` says what to change.
+pub(crate) fn check_free(what: &str, needed: f64, cure: &str) -> Result<(), Failure> {
+    match memory() {
+        Some((total, free)) if needed > free as f64 => Err(Failure::refused(anyhow::anyhow!(
+            "{what} need at least {} of memory, and of the {} of this machine {} are free: {cure}",
+            bytes(needed as u64),
+            bytes(total),
+            bytes(free)
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses rows whose keys, values and activations alone need more memory than the machine has, before anything is compiled for
 /// them: XLA ends the process over sizes that are beyond all reason. `cure` says what to change.
 pub(crate) fn check_rows(

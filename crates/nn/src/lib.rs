@@ -18,6 +18,7 @@ mod convolution;
 mod decode;
 mod delta_rule;
 mod experts;
+mod filter;
 mod fp8;
 mod gate;
 mod head;
@@ -38,9 +39,10 @@ pub use convolution::{causal_convolution, convolution_step};
 pub use decode::{CacheView, FeedStep, HeadsStep, LogitSummary, attend_cache};
 pub use delta_rule::{DeltaInputs, delta_step, gated_delta_rule, gated_delta_state};
 pub use experts::{Routes, Routing, mix_experts};
+pub use filter::Filters;
 pub use fp8::{FP8_KINDS, linear_fp8};
 pub use head::{
-    Combine, EntropyUse, Head, HeadMode, HeadSettings, HeadSizes, PartialLoss, TokenScores,
+    Combine, EntropyUse, Head, HeadMode, HeadSettings, HeadSizes, Kept, PartialLoss, TokenScores,
 };
 pub use linear::{linear, project};
 pub use mlp::swiglu;

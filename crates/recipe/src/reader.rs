@@ -53,7 +53,13 @@ impl<'a> Reader<'a> {
         };
         let value = match T::read(&entry.value, base) {
             Ok(value) => value,
-            Err(mismatch) => {
+            Err(mut mismatch) => {
+                if let Some(number) = mismatch.number {
+                    if let Some(range) = spec.range.filter(|it| !it.contains(number)) {
+                        mismatch.must_be = range.broken_by(number);
+                    }
+                    mismatch.cure = meaning(path);
+                }
                 self.mismatch(path, &entry.place, mismatch);
                 return T::blank();
             }
@@ -100,6 +106,14 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What a setting means, in one line.
+fn meaning(path: &str) -> Option<String> {
+    let tables = crate::reference::tables();
+    let mut keys = tables.iter().flat_map(|table| &table.keys);
+    let key = keys.find(|key| key.path == path)?;
+    Some(crate::reference::sentence(key.meaning))
+}
+
 /// The row of the reference for one key.
 pub(crate) fn key<T: Setting>(path: &'static str, spec: Spec<T>, meaning: &'static str) -> Key {
     let preset = match spec.preset {
@@ -113,6 +127,7 @@ pub(crate) fn key<T: Setting>(path: &'static str, spec: Spec<T>, meaning: &'stat
         base: spec.base,
         range: spec.range,
         preset,
+        may_change: spec.may_change,
         meaning,
     }
 }

@@ -24,6 +24,15 @@ impl Recipe {
             .map(|key| key.path)
             .collect()
     }
+
+    /// Dotted keys of the settings with which a run may go on that began with others.
+    pub fn may_change() -> Vec<&'static str> {
+        let tables = tables();
+        let keys = tables.iter().flat_map(|table| &table.keys);
+        keys.filter(|key| key.may_change)
+            .map(|key| key.path)
+            .collect()
+    }
 }
 
 /// Every table with its keys.
@@ -59,7 +68,14 @@ fn write_key(key: &Key, out: &mut String) {
         Preset::Value(None) => "unset by default".to_owned(),
         Preset::Value(Some(value)) => format!("default {value}"),
     };
-    out.push_str(&format!("  {:27}  {kind}{range}; {default}\n", key.path));
+    let change = match key.may_change {
+        true => "; may change on --resume",
+        false => "",
+    };
+    out.push_str(&format!(
+        "  {:27}  {kind}{range}; {default}{change}\n",
+        key.path
+    ));
     out.push_str(&format!("      {}\n", sentence(key.meaning)));
     if let Kind::Choice(words) = key.kind {
         for (word, meaning) in words {
@@ -70,6 +86,6 @@ fn write_key(key: &Key, out: &mut String) {
 }
 
 /// A doc comment as one line.
-fn sentence(doc: &str) -> String {
+pub(crate) fn sentence(doc: &str) -> String {
     doc.split_whitespace().collect::<Vec<_>>().join(" ")
 }

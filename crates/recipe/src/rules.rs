@@ -316,10 +316,11 @@ fn rows(recipe: &Recipe, judge: &mut Judge<'_>) {
 
 fn shared_rows(recipe: &Recipe, judge: &mut Judge<'_>) {
     let (mesh, tokens) = (&recipe.mesh, recipe.packing.row_tokens);
-    let (parts, why) = match mesh.order {
-        TokenOrder::DualChunkSwap => (2 * mesh.context, "2 * context"),
-        TokenOrder::Contiguous | TokenOrder::Balanced => (mesh.context, "context"),
+    let (of_each, why) = match mesh.order {
+        TokenOrder::DualChunkSwap => (2, "2 * context"),
+        TokenOrder::Contiguous | TokenOrder::Balanced => (1, "context"),
     };
+    let parts = of_each * mesh.context;
     judge.refuse_if(
         mesh.context > 1 && !tokens.is_multiple_of(parts),
         "the devices that share a row cannot cut it into equal parts",
@@ -331,7 +332,13 @@ fn shared_rows(recipe: &Recipe, judge: &mut Judge<'_>) {
             ("mesh.context", &format!("context is {}", mesh.context)),
             ("mesh.order", "says into how many parts"),
         ],
-        &near_values("packing.row_tokens", tokens, |n| n.is_multiple_of(parts)),
+        &format!(
+            "{}, or {}",
+            near_values("packing.row_tokens", tokens, |n| n.is_multiple_of(parts)),
+            near_values("mesh.context", mesh.context, |n| {
+                tokens.is_multiple_of(of_each * n)
+            })
+        ),
     );
 }
 

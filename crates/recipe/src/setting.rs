@@ -72,6 +72,8 @@ pub(crate) struct Mismatch {
     pub(crate) must_be: String,
     pub(crate) found: String,
     pub(crate) cure: Option<String>,
+    /// The number, where it is one that no setting of the type can be: the setting's own range says more of it.
+    pub(crate) number: Option<f64>,
 }
 
 impl Mismatch {
@@ -102,6 +104,7 @@ impl Mismatch {
             must_be: T::kind().to_string(),
             found,
             cure,
+            number: None,
         }
     }
 
@@ -118,6 +121,7 @@ impl Mismatch {
             must_be,
             found: "no such choice".to_owned(),
             cure,
+            number: None,
         }
     }
 }
@@ -143,9 +147,11 @@ macro_rules! integers {
                     Ok(fits) if i64::try_from(number).is_ok() => Ok(fits),
                     _ if number < 0 => Err(Mismatch {
                         must_be: "at least 0".into(), found: "this is negative".into(), cure: None,
+                        number: Some(number as f64),
                     }),
                     _ => Err(Mismatch {
                         must_be: format!("at most {}", i64::MAX), found: "this is too large".into(), cure: None,
+                        number: Some(number as f64),
                     }),
                 }
             }
@@ -201,6 +207,7 @@ impl Setting for String {
                 must_be: "a string".into(),
                 found: "this is empty".into(),
                 cure: None,
+                number: None,
             });
         }
         Ok(text.to_owned())
@@ -225,6 +232,7 @@ impl Setting for PathBuf {
             must_be: "a path".into(),
             found: found.into(),
             cure: None,
+            number: None,
         };
         if text.is_empty() {
             return Err(refuse("this is empty"));
@@ -262,6 +270,7 @@ impl Setting for Vec<String> {
             found: format!("of one element: {}", wrong.found),
             must_be: "a list of strings, none empty".into(),
             cure: wrong.cure,
+            number: None,
         })
     }
     fn write(&self) -> Option<String> {

@@ -55,9 +55,9 @@ settings! {
     /// What the run is called and where it writes.
     Run at "run." {
         /// The name of the run, in its folder and in its report.
-        name: String = derived("the file name of the recipe");
+        name: String = derived("the file name of the recipe").may_change();
         /// The run directory. A relative path starts from the working directory.
-        dir: PathBuf = derived("runs/<run.name>").relative_to(Base::WorkingDirectory);
+        dir: PathBuf = derived("runs/<run.name>").relative_to(Base::WorkingDirectory).may_change();
     }
 }
 
@@ -65,9 +65,9 @@ settings! {
     /// The model that is trained.
     Model at "model." {
         /// A Hugging Face folder: config.json, tokenizer.json and, unless `init = "random"`, safetensors.
-        path: PathBuf = required();
+        path: PathBuf = required().may_change();
         /// The command that makes the folder, for those who lack it: it is told to them, and never run.
-        made_by: Option<String> = unset();
+        made_by: Option<String> = unset().may_change();
         /// Where the first weights come from.
         init: ModelInit = preset(ModelInit::Pretrained);
         /// Parameters that do not learn: paths, in which `*` stands for any characters (`"*/router"`). They have no gradient and
@@ -110,11 +110,11 @@ settings! {
     /// The problems, in files of one JSON object a line.
     Data at "data." {
         /// Problems to train on: a prompt and the expected answer a line.
-        train: PathBuf = required();
+        train: PathBuf = required().may_change();
         /// Problems to measure on, never trained on: the same fields.
-        heldout: PathBuf = required();
+        heldout: PathBuf = required().may_change();
         /// Worked examples for the warm-up: the same fields, the answer being what is imitated.
-        demonstrations: Option<PathBuf> = unset();
+        demonstrations: Option<PathBuf> = unset().may_change();
         /// The field that holds the prompt.
         prompt_field: String = text("prompt");
         /// The field that holds the answer.
@@ -148,7 +148,7 @@ settings! {
     /// Reinforcement learning by groups of sampled answers (GRPO and its kin).
     Rl at "rl." {
         /// Steps of reinforcement: each samples once and updates `updates_per_step` times. 0 stops after the warm-up.
-        steps: usize = preset(100).within(count(0));
+        steps: usize = preset(100).within(count(0)).may_change();
         /// Prompts a step.
         prompts_per_step: usize = preset(16).within(count(1).at_most(MANY));
         /// Answers sampled for each prompt.
@@ -209,9 +209,9 @@ settings! {
         spike_factor: f64 = preset(10.0).within(above(1.0).at_most(1e9));
         /// Patterns of parameters (`"*/attn/*"`, where `*` stands for any characters): the gradient norm of those that fit one is
         /// the metric `grad_norm/PATTERN`.
-        group_norms: Vec<String> = preset(Vec::new());
+        group_norms: Vec<String> = preset(Vec::new()).may_change();
         /// Updates that the host hands to the device before the first of them is done.
-        max_inflight: usize = preset(2).within(count(1).at_most(1024.0));
+        max_inflight: usize = preset(2).within(count(1).at_most(1024.0)).may_change();
         /// What copies of the model split among themselves.
         shard_over_data: ShardOverData = preset(ShardOverData::Nothing);
         /// What makes room on devices that have a memory of their own. Steps are then handed to the device micro-batch by micro-batch.
@@ -304,11 +304,11 @@ settings! {
     /// Saved states, from which `--resume` goes on. One is always written at the end and on Ctrl-C.
     Checkpoint at "checkpoint." {
         /// Also after every so many steps, warm-up included; 0 for never.
-        every_steps: usize = preset(50).within(count(0));
+        every_steps: usize = preset(50).within(count(0)).may_change();
         /// The newest so many are kept.
-        keep_last: usize = preset(2).within(count(1));
+        keep_last: usize = preset(2).within(count(1)).may_change();
         /// Those whose step is a multiple of this are kept too; 0 for none.
-        keep_every: usize = preset(0).within(count(0));
+        keep_every: usize = preset(0).within(count(0)).may_change();
     }
 }
 

@@ -11,6 +11,8 @@ pub(crate) struct Spec<T> {
     pub(crate) preset: Preset<T>,
     pub(crate) range: Option<Range>,
     pub(crate) base: Base,
+    /// Whether a run may go on with another value.
+    pub(crate) may_change: bool,
 }
 
 /// What a key takes when the recipe is silent.
@@ -38,6 +40,7 @@ pub(crate) fn required<T>() -> Spec<T> {
         preset: Preset::Required,
         range: None,
         base: Base::Recipe,
+        may_change: false,
     }
 }
 
@@ -46,6 +49,7 @@ pub(crate) fn preset<T>(value: T) -> Spec<T> {
         preset: Preset::Value(value),
         range: None,
         base: Base::Recipe,
+        may_change: false,
     }
 }
 
@@ -62,6 +66,7 @@ pub(crate) fn derived<T>(from: &'static str) -> Spec<T> {
         preset: Preset::Derived(from),
         range: None,
         base: Base::Recipe,
+        may_change: false,
     }
 }
 
@@ -75,6 +80,15 @@ impl<T> Spec<T> {
 
     pub(crate) fn relative_to(self, base: Base) -> Self {
         Self { base, ..self }
+    }
+
+    /// A setting that changes nothing in what the steps of a run compute: names and places (the data itself is compared by its
+    /// hash), how long the run is, how often it is measured and saved, what is measured. `--resume` takes another value.
+    pub(crate) fn may_change(self) -> Self {
+        Self {
+            may_change: true,
+            ..self
+        }
     }
 }
 
@@ -194,6 +208,8 @@ pub(crate) struct Key {
     pub(crate) base: Base,
     pub(crate) range: Option<Range>,
     pub(crate) preset: Preset<Option<String>>,
+    /// Whether a run may go on with another value.
+    pub(crate) may_change: bool,
     /// From the doc comment.
     pub(crate) meaning: &'static str,
 }

@@ -3,9 +3,7 @@
 //! Letters: `B` rows, `V` vocabulary. Everything is f32.
 
 use ferrotune_graph::{DType, Tensor, random};
-use ferrotune_nn::LogitSummary;
-
-use crate::filter::Filters;
+use ferrotune_nn::{Filters, LogitSummary};
 
 /// How each row draws.
 pub(crate) struct Draw {

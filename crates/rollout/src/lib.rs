@@ -46,7 +46,6 @@ mod answers;
 mod choice;
 mod config;
 mod error;
-mod filter;
 mod layouts;
 mod programs;
 mod refusal;

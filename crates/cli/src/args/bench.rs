@@ -123,6 +123,12 @@ impl HeadArg {
             Self::SinglePass => HeadMode::SinglePass,
         }
     }
+
+    /// As the flag and the setting `head.mode` have it.
+    pub(crate) fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |it| it.get_name().to_owned())
+    }
 }
 
 #[derive(Debug, clap::Args)]

@@ -40,12 +40,13 @@ pub(crate) fn run(args: &BenchEngineArgs) -> Result<(), Failure> {
             "--hidden {hidden} is not a multiple of 16, the size of a head"
         )));
     }
-    let device = Device::single()?;
-    say(device.describe());
     let counts = match &args.micro_batches[..] {
         [] => &MICRO_BATCHES[..],
         counts => counts,
     };
+    check_memory(args, counts)?;
+    let device = Device::single()?;
+    say(device.describe());
     let mut models = Vec::new();
     for (layers, text) in [
         ("in a loop", looped(args)),
@@ -80,6 +81,27 @@ pub(crate) fn run(args: &BenchEngineArgs) -> Result<(), Failure> {
         }))?;
     }
     Ok(())
+}
+
+/// Refuses sizes of which what is always held is more than the machine has free.
+///
+/// A layer has `8·hidden²` parameters (queries and outputs `hidden²` each, three of `2·hidden²` between), of which there are six
+/// copies: on the host, learning, their gradient and accumulation, and two moments. Tokens keep what enters a layer, in each.
+fn check_memory(args: &BenchEngineArgs, counts: &[usize]) -> Result<(), Failure> {
+    let most = counts.iter().copied().max().unwrap_or(1);
+    let [layers, hidden, rows, width] =
+        [args.layers, args.hidden, args.rows, args.width].map(|it| it as f64);
+    let parameters = 6.0 * 4.0 * layers * 8.0 * hidden * hidden;
+    let kept = 4.0 * rows * width * hidden * layers;
+    // Ids, places, documents, targets and weights of every token, on the host and on the device.
+    let batch = 2.0 * 20.0 * rows * width * most as f64;
+    crate::machine::check_free(
+        &format!(
+            "{layers} layers of {hidden} and up to {most} micro-batches of {rows} rows of {width} tokens"
+        ),
+        parameters + kept + batch,
+        "lower --layers, --hidden, --rows, --width or --micro-batches",
+    )
 }
 
 /// Sizes that both models have.

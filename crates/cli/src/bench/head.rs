@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use ferrotune_engine::{EntropyUse, HeadMode, HeadSettings, HeadSizes};
 use ferrotune_graph::{DType, HostArray, Mesh, Rules, Tensor};
 use ferrotune_nn::{Head, PartialLoss, TokenScores};
@@ -17,7 +18,7 @@ use crate::args::{BenchHeadArgs, HeadArg};
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
 use crate::machine;
-use crate::terminal::{print, say};
+use crate::terminal::{bytes, print, say};
 
 const MODES: [HeadArg; 4] = [
     HeadArg::Off,
@@ -49,19 +50,20 @@ pub(crate) fn run(args: &BenchHeadArgs) -> Result<(), Failure> {
 
 /// Runs one mode in a process of its own, whose allocator keeps nothing back.
 fn apart(args: &BenchHeadArgs, mode: HeadArg) -> Result<(), Failure> {
-    use clap::ValueEnum;
-    let name = mode.to_possible_value().map(|v| v.get_name().to_owned());
     let mut command = std::process::Command::new(std::env::current_exe().or_fail()?);
     command.args(std::env::args_os().skip(1));
     if args.mode.is_empty() {
-        command.args(name.map(|name| format!("--mode={name}")));
+        command.arg(format!("--mode={}", mode.name()));
     }
     let status = command.env(GIVE_BACK.0, GIVE_BACK.1).status().or_fail()?;
     match status.code() {
         Some(0) => Ok(()),
-        code => Err(Failure::Told(
-            code.and_then(|it| u8::try_from(it).ok()).unwrap_or(1),
-        )),
+        Some(code) => Err(Failure::Told(u8::try_from(code).unwrap_or(1))),
+        None => Err(Failure::failed(anyhow!(
+            "the bench of the mode {} was ended from outside ({status}), as a system does that runs out of memory: lower \
+             --tokens, --width or --vocab",
+            mode.name()
+        ))),
     }
 }
 
@@ -144,9 +146,9 @@ fn settings(args: &BenchHeadArgs, mode: HeadMode, bytes: usize, sizes: Sizes) ->
     }
 }
 
-fn describe(args: &BenchHeadArgs, settings: HeadSettings, sizes: Sizes) -> Value {
+fn describe(args: &BenchHeadArgs, mode: HeadArg, settings: HeadSettings, sizes: Sizes) -> Value {
     json!({
-        "mode": format!("{:?}", settings.mode),
+        "mode": mode.name(),
         "token_chunk": settings.token_chunk,
         "vocab_chunk": settings.vocab_chunk,
         "tokens": sizes.rows[0] * sizes.rows[1],
@@ -169,12 +171,19 @@ fn tell(args: &BenchHeadArgs, mut about: Value, found: &Value) -> Result<(), Fai
 
 /// Runs one mode in this process.
 fn measure(args: &BenchHeadArgs, mode: HeadArg) -> Result<(), Failure> {
-    let device = Device::single()?;
     let sizes = Sizes {
         rows: [1, args.tokens.unwrap_or(2048)],
         width: args.width.unwrap_or(1024),
         vocab: args.vocab.unwrap_or(151_936),
     };
+    // The weights are on the host too before they are on the device.
+    let needed = held(
+        &settings(args, mode.mode(), CHUNK_BYTES[0], sizes),
+        sizes,
+        3.0,
+    );
+    machine::check_free(&about(mode, sizes), needed, LOWER)?;
+    let device = Device::single()?;
     let compute = args.compute_dtype.dtype();
     for settings in settings(args, mode.mode(), CHUNK_BYTES[0], sizes) {
         let (builder, layouts, exponentials) =
@@ -208,10 +217,43 @@ fn measure(args: &BenchHeadArgs, mode: HeadArg) -> Result<(), Failure> {
             "transcendentals": exponentials,
             "loss": loss,
         });
-        tell(args, describe(args, settings, sizes), &found)?;
+        tell(args, describe(args, mode, settings, sizes), &found)?;
     }
     Ok(())
 }
+
+/// Bytes that are held at least: weights `copies` times (their gradient among them), hidden states and theirs, all f32, and the
+/// logits that the mode keeps at a time.
+fn held(settings: &[HeadSettings], sizes: Sizes, copies: f64) -> f64 {
+    let [tokens, width, vocab] = [sizes.rows[1], sizes.width, sizes.vocab].map(|it| it as f64);
+    let logits = |settings: &HeadSettings| {
+        let [n, v] = [settings.token_chunk, settings.vocab_chunk].map(|it| it as f64);
+        match settings.mode {
+            HeadMode::Off => tokens * vocab,
+            HeadMode::Local | HeadMode::SinglePass => n.min(tokens) * vocab,
+            HeadMode::Fused => n.min(tokens) * v.min(vocab),
+        }
+    };
+    let logits = settings.iter().map(logits).fold(0.0, f64::max);
+    4.0 * (copies * width * vocab + 3.0 * tokens * width + logits)
+}
+
+/// What the sizes of one mode are, in words.
+fn about(mode: HeadArg, sizes: Sizes) -> String {
+    format!(
+        "weights of {} x {} with their gradient, {} tokens, and what the mode {} keeps of them",
+        sizes.width,
+        sizes.vocab,
+        sizes.rows[1],
+        mode.name()
+    )
+}
+
+/// What to do about sizes that are too large.
+const LOWER: &str = "lower --tokens, --width or --vocab";
+
+/// No device of a slice has as much memory.
+const BEYOND_ALL_DEVICES: f64 = (1_u64 << 40) as f64;
 
 /// Numbers without pattern, so that no logit is special.
 fn inputs(device: &Device, layouts: &[Layout; 2], sizes: Sizes) -> Result<[Group; 2], Failure> {
@@ -277,6 +319,15 @@ fn compile_for(args: &BenchHeadArgs, name: &str, modes: &[HeadArg]) -> Result<()
     };
     let compute = args.compute_dtype.dtype();
     for mode in modes {
+        // Of weights and gradient there may be a part on each device, so they do not count.
+        let needed = held(&settings(args, mode.mode(), CHUNK_BYTES[1], own), own, 0.0);
+        if needed > BEYOND_ALL_DEVICES {
+            return Err(Failure::refused(anyhow!(
+                "{} need {} on each device, which none has: {LOWER}",
+                about(*mode, own),
+                bytes(needed as u64)
+            )));
+        }
         for settings in settings(args, mode.mode(), CHUNK_BYTES[1], own) {
             let (builder, _, exponentials) = trace(&mesh, &rules, all, compute, settings, false)?;
             let begun = Instant::now();
@@ -295,7 +346,7 @@ fn compile_for(args: &BenchHeadArgs, name: &str, modes: &[HeadArg]) -> Result<()
                     json!({ "refused": said })
                 }
             };
-            tell(args, describe(args, settings, own), &found)?;
+            tell(args, describe(args, *mode, settings, own), &found)?;
         }
     }
     Ok(())
@@ -311,7 +362,7 @@ fn axes(text: &str) -> Result<Vec<(&str, usize)>, Failure> {
     };
     let found: Result<Vec<_>, ()> = text.split(',').map(pair).collect();
     found.map_err(|()| {
-        Failure::refused(anyhow::anyhow!(
+        Failure::refused(anyhow!(
             "--mesh {text} is not of the form fsdp=32,context=4,expert=2"
         ))
     })

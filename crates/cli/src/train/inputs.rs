@@ -41,15 +41,23 @@ impl Inputs {
         let checker = checker(recipe);
         if let (Some(train), Some(heldout)) = (&train, &heldout) {
             problems.keep(check_disjoint(train, heldout));
-            problems.keep(train.check_answers(checker));
-            problems.keep(heldout.check_answers(checker));
         }
+        for dataset in [&train, &heldout].into_iter().flatten() {
+            problems.keep(dataset.check_answers(checker));
+        }
+        // What learns hangs on the model alone.
+        let mut faults = match &model {
+            Some(model) => learns::faults(recipe, model),
+            None => Vec::new(),
+        };
         let (Some(model), Some(tokenizer), Some(train), Some(heldout), Some(demonstrations)) =
             (model, tokenizer, train, heldout, demonstrations)
         else {
+            if !faults.is_empty() {
+                problems.add(resolved.refuse(&faults).into());
+            }
             return Err(problems.into_failure());
         };
-        let mut faults = learns::faults(recipe, &model);
         let learns = if faults.is_empty() {
             problems.keep(Learns::read(recipe, &model))
         } else {

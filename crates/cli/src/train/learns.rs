@@ -70,6 +70,11 @@ fn weights(recipe: &Recipe) -> Trains {
 
 /// Patterns of norms that fit nothing that learns.
 fn group_faults(patterns: &[String], trains: &Trains, model: &ModelConfig) -> Vec<Fault> {
+    // Where what learns is told to be wrong, only what fits no parameter whatever is told too.
+    let trains = match trains.check(model) {
+        Ok(()) => trains,
+        Err(_) => &Trains::All,
+    };
     let idle = |pattern: &String| {
         let Err(Error::IdlePattern { pattern, paths }) =
             trains.check_groups(model, std::slice::from_ref(pattern))
@@ -87,9 +92,6 @@ fn group_faults(patterns: &[String], trains: &Trains, model: &ModelConfig) -> Ve
             )),
         })
     };
-    if trains.check(model).is_err() {
-        return Vec::new();
-    }
     patterns.iter().filter_map(idle).collect()
 }
 

@@ -12,24 +12,6 @@ use crate::failure::{Failure, OrFail};
 use crate::run_dir::RunDir;
 use crate::terminal::say;
 
-/// Settings that may change without changing what the steps of the run compute: names and places (the data itself is
-/// compared by its hash), how long the run is, how often it is measured and saved, and what is measured.
-const FREE: [&str; 13] = [
-    "run.name",
-    "run.dir",
-    "model.path",
-    "model.made_by",
-    "data.train",
-    "data.heldout",
-    "data.demonstrations",
-    "rl.steps",
-    "checkpoint.every_steps",
-    "checkpoint.keep_last",
-    "checkpoint.keep_every",
-    "optimizer.max_inflight",
-    "optimizer.group_norms",
-];
-
 /// Compares the recipe with the one that the run began with, and finds its newest checkpoint.
 ///
 /// A number format that the run chose for itself stays, even on another machine.
@@ -54,7 +36,8 @@ pub(crate) fn reconcile(
     let dtype = earlier.recipe().compute_dtype;
     resolved.settle_compute_dtype(dtype, "as the run began");
     let mut differences = resolved.differences(&earlier);
-    differences.retain(|(key, ..)| !FREE.contains(key));
+    let free = Recipe::may_change();
+    differences.retain(|(key, ..)| !free.contains(key));
     refuse_cut(&differences, run_dir)?;
     let changed: Vec<String> = differences
         .into_iter()

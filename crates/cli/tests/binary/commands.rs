@@ -117,8 +117,41 @@ fn benchmarks_give_numbers() {
     }
     let arrays = |at: usize| models[at]["arrays"].as_u64().unwrap();
     assert!(arrays(1) > arrays(0) + 20, "{engine}");
+    for mode in ["off", "single_pass"] {
+        let head = object(&format!(
+            "bench head --mode {mode} --tokens 9 --width 8 --vocab 30 --runs 1 --json"
+        ));
+        assert_eq!(head["mode"], mode, "{head}");
+        assert!(head["loss"].as_f64().unwrap() > 0.0, "{head}");
+    }
     tiny.run("bench step --rows 3 --fsdp 2")
         .refused(2, &["--rows 3", "--fsdp 2"]);
+}
+
+#[test]
+fn sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_made() {
+    let tiny = Tiny::new();
+    for (words, cure) in [
+        ("bench head --tokens 1000000000", "lower --tokens"),
+        (
+            "bench head --vocab 1000000000 --width 1000000000",
+            "lower --tokens",
+        ),
+        (
+            "bench head --mode off --tokens 900000000 --width 1",
+            "lower --tokens",
+        ),
+        ("bench engine --hidden 1600000", "lower --layers"),
+        ("bench engine --layers 1000000000", "lower --layers"),
+        (
+            "bench engine --rows 1000000000 --width 1000000000",
+            "--rows, --width",
+        ),
+        ("bench engine --micro-batches 1000000000", "--micro-batches"),
+    ] {
+        tiny.run(words)
+            .refused(2, &["need at least", "of memory", "are free", cure]);
+    }
 }
 
 #[test]

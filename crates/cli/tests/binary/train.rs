@@ -232,6 +232,9 @@ fn norms_of_groups_are_measured_where_they_are_asked_for() {
     tiny.run(&format!("{more} {groups}")).well();
     let last = tiny.metrics("plain").pop().unwrap();
     assert!(last.contains_key("grad_norm/*"), "{last:?}");
+    // What is frozen and what is reported are judged together.
+    tiny.run("train recipe.toml model.freeze=[\"rooter\",\"haed\"] optimizer.group_norms=[\"attn\",\"mpl\"]")
+        .refused(2, &["\"rooter\"", "\"haed\"", "\"attn\"", "\"mpl\""]);
     tiny.run("train recipe.toml optimizer.group_norms=[\"*/attn/*\",\"attn\"]")
         .refused(
             2,

@@ -18,10 +18,29 @@ impl<T: Number + Lent, W: Number> Vocabulary<'_, T, W> {
     /// `add`, added to it. `slope` tells what the gradient by a token's logits is made of. Logits that were not kept are computed
     /// again.
     ///
+    /// # Memory
+    /// Two rearranged copies of the hidden states; for every thread a tile of weights, twice, of their gradient and of 512
+    /// tokens' logits; and [`SUMS`] bytes at most of sums over tiles, or one block of 512 tokens for every thread if that is more.
+    ///
     /// # Panics
     /// When the shapes do not fit.
     pub fn gradients(
         &self,
+        kept: Option<&[f32]>,
+        slope: impl Fn(usize) -> LogitSlope + Sync,
+        [dx, dw]: [&mut [f32]; 2],
+        add: bool,
+        threads: Threads,
+    ) {
+        let shares = threads.count().min(self.tiles()).max(1);
+        let group = group(shares, self.width());
+        self.gradients_by(group, kept, slope, [dx, dw], add, threads);
+    }
+
+    /// The same, `group` tokens after the other: a multiple of [`ROWS`].
+    pub(super) fn gradients_by(
+        &self,
+        group: usize,
         kept: Option<&[f32]>,
         slope: impl Fn(usize) -> LogitSlope + Sync,
         [dx, dw]: [&mut [f32]; 2],
@@ -39,7 +58,7 @@ impl<T: Number + Lent, W: Number> Vocabulary<'_, T, W> {
         let by_rows = self.weight.strides()[1] == 1;
         let dims = [width, self.entries()];
         let [rows, columns] = if by_rows { dims } else { [dims[1], dims[0]] };
-        let pass = Backward {
+        let mut pass = Backward {
             vocabulary: self,
             x: &x,
             turned: &turned,
@@ -48,31 +67,48 @@ impl<T: Number + Lent, W: Number> Vocabulary<'_, T, W> {
             dw: Target::new(dw, rows, columns),
             by_rows,
             add,
+            tokens: 0..0,
         };
         let shares = threads.count().min(tiles).max(1);
-        let of_share = Packed::padded(tokens) * Packed::padded(width);
+        let across = Packed::padded(width);
+        let of_share = Packed::padded(group.min(tokens)) * across;
         let mut sums: Vec<Loan<f32>> = (0..shares).map(|_| lend(of_share)).collect();
-        threads.for_each_chunk(&mut sums, 1, |share, sums| {
-            let own = share * tiles / shares..(share + 1) * tiles / shares;
-            if own.is_empty() {
-                sums[0].fill(0.0);
-            }
-            let mut scratch = BackwardScratch::of(self);
-            for tile in own.clone() {
-                pass.tile(tile, tile == own.start, &mut scratch, &mut sums[0]);
-            }
-        });
-        threads.for_each_share(dx, width, |first, dx| {
-            for (row, dx) in dx.chunks_mut(width.max(1)).enumerate() {
-                let from = (first + row) * Packed::padded(width);
-                dx.copy_from_slice(&sums[0][from..][..width]);
-                for sums in &sums[1..] {
-                    let pairs = dx.iter_mut().zip(&sums[from..]);
-                    pairs.for_each(|(dx, sum)| *dx += sum);
+        // Without any token there still is a gradient by weights.
+        for first in (0..tokens.max(1)).step_by(group) {
+            pass.tokens = first..tokens.min(first + group);
+            pass.add = add || first > 0;
+            threads.for_each_chunk(&mut sums, 1, |share, sums| {
+                let own = share * tiles / shares..(share + 1) * tiles / shares;
+                if own.is_empty() {
+                    sums[0].fill(0.0);
                 }
-            }
-        });
+                let mut scratch = BackwardScratch::of(self);
+                for tile in own.clone() {
+                    pass.tile(tile, tile == own.start, &mut scratch, &mut sums[0]);
+                }
+            });
+            let dx = &mut dx[first * width..pass.tokens.end * width];
+            threads.for_each_share(dx, width, |first, dx| {
+                for (row, dx) in dx.chunks_mut(width.max(1)).enumerate() {
+                    let from = (first + row) * across;
+                    dx.copy_from_slice(&sums[0][from..][..width]);
+                    for sums in &sums[1..] {
+                        let pairs = dx.iter_mut().zip(&sums[from..]);
+                        pairs.for_each(|(dx, sum)| *dx += sum);
+                    }
+                }
+            });
+        }
     }
+}
+
+/// Bytes that sums over tiles of the gradient by hidden states may take, which every thread has of its own.
+const SUMS: usize = 64 << 20;
+
+/// Tokens whose sums take that much: the more they are, the less often the gradient by weights is read and written.
+fn group(threads: usize, width: usize) -> usize {
+    let of_token = (threads * Packed::padded(width) * size_of::<f32>()).max(1);
+    (SUMS / of_token / ROWS).max(1) * ROWS
 }
 
 /// One backward pass.
@@ -89,6 +125,8 @@ struct Backward<'a, T, W, F> {
     dw: Target<'a, f32>,
     by_rows: bool,
     add: bool,
+    /// Those that are looked at.
+    tokens: Range<usize>,
 }
 
 struct BackwardScratch<T: Lent> {
@@ -124,7 +162,7 @@ where
     /// One tile: adds to `sums`, or writes over them when it is the first, and to its part of `dw`.
     fn tile(&self, tile: usize, first_tile: bool, own: &mut BackwardScratch<T>, sums: &mut [f32]) {
         let vocabulary = self.vocabulary;
-        let (tokens, width) = (vocabulary.targets.len(), vocabulary.width());
+        let (tokens, width) = (self.tokens.clone(), vocabulary.width());
         let (entry, entries) = vocabulary.tile(tile);
         let stride = vocabulary.stride();
         let weights = vocabulary.read((entry, entries), &mut own.scratch.weights);
@@ -132,11 +170,11 @@ where
             T::pack(weights, &mut own.scratch.forward);
         }
         T::pack(weights.transposed(), &mut own.back);
-        if tokens == 0 {
+        if tokens.is_empty() {
             own.dw.fill(0.0);
         }
-        for first in (0..tokens).step_by(ROWS) {
-            let count = ROWS.min(tokens - first);
+        for first in tokens.clone().step_by(ROWS) {
+            let count = ROWS.min(tokens.end - first);
             self.slopes(tile, first..first + count, own);
             let dz = Matrix::new(&own.dz, [count, entries], [stride, 1]);
             let memory = std::mem::take(&mut own.dz_memory);
@@ -149,7 +187,8 @@ where
                 stride: across,
                 fresh: first_tile,
             };
-            T::multiply_left(&left, &own.back, &back, &mut sums[first * across..]);
+            let sums = &mut sums[(first - tokens.start) * across..];
+            T::multiply_left(&left, &own.back, &back, sums);
             own.dz_memory = left.into_memory();
             T::pack(dz, &mut own.dz_packed);
             let by_weights = Block {
@@ -157,7 +196,7 @@ where
                 depth: first..first + count,
                 columns: entries,
                 stride,
-                fresh: first == 0,
+                fresh: first == tokens.start,
             };
             T::multiply_left(self.turned, &own.dz_packed, &by_weights, &mut own.dw);
         }

@@ -126,7 +126,14 @@ fn check<T: Number + Lent>(tile: usize, by_rows: bool, threads: Threads, within:
         for source in [None, Some(&logits[..])] {
             for add in [false, true] {
                 let (mut dx, mut dw) = (vec![7.0; x.len()], vec![0.5; w.len()]);
-                vocabulary.gradients(source, slope, [&mut dx, &mut dw], add, threads);
+                // All tokens at a time, and one block after the other.
+                match add == entropy {
+                    true => vocabulary.gradients(source, slope, [&mut dx, &mut dw], add, threads),
+                    false => {
+                        let to = [&mut dx[..], &mut dw[..]];
+                        vocabulary.gradients_by(ROWS, source, slope, to, add, threads);
+                    }
+                }
                 let more = if add { 0.5 } else { 0.0 };
                 let dw = (0..w.len()).map(|i| {
                     let at = if by_rows {

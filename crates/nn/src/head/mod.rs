@@ -32,6 +32,7 @@
 //! "Cut your losses in large-vocabulary language models" (2024), for the tiles over tokens and vocabulary.
 
 mod fused;
+mod kept;
 mod kernels;
 mod loops;
 mod plain;
@@ -43,6 +44,7 @@ mod slopes;
 
 use ferrotune_graph::{DType, Tensor};
 
+pub use kept::Kept;
 use projection::Tile;
 pub use settings::{EntropyUse, HeadMode, HeadSettings, HeadSizes};
 pub use single_pass::{Combine, PartialLoss};

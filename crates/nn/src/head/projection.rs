@@ -106,6 +106,11 @@ impl Projection {
         Tiles::of(self.entries(), widest.div_ceil(self.gathered()))
     }
 
+    /// Entries that this device looks at: its own, and those that it gathers.
+    pub(super) fn whole_entries(&self) -> usize {
+        self.entries() * self.gathered()
+    }
+
     /// All entries that are neither split nor gathered away.
     pub(super) fn whole(&self) -> Tile {
         self.tile(&self.graph().scalar(0.0, DType::S32), self.entries())

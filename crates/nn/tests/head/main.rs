@@ -2,6 +2,7 @@
 
 mod case;
 mod differences;
+mod kept;
 mod meshes;
 mod modes;
 mod oracle;

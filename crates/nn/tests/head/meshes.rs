@@ -1,18 +1,18 @@
 //! The head on meshes: what one device computes, several compute together.
 
-use ferrotune_graph::{Mesh, Platform};
+use ferrotune_graph::{DType, Mesh, Platform};
 use ferrotune_nn::{EntropyUse, HeadMode};
 
-use crate::case::{Case, Numbers};
+use crate::case::{Case, Numbers, distance, relative};
 use crate::oracle::{assert_near, oracle};
 
-type Placed = (
+pub(crate) type Placed = (
     &'static [(&'static str, usize)],
     &'static [(&'static str, &'static [&'static str])],
 );
 
 /// Meshes of 2, 4 and 8 devices, and what is split over which axis.
-const PLACED: [Placed; 8] = [
+pub(crate) const PLACED: [Placed; 8] = [
     (&[("data", 2)], &[("batch", &["data"])]),
     (
         &[("fsdp", 2)],
@@ -54,7 +54,7 @@ const PLACED: [Placed; 8] = [
     ),
 ];
 
-fn on(case: &Case, (axes, rules): Placed) -> Case {
+pub(crate) fn on(case: &Case, (axes, rules): Placed) -> Case {
     Case {
         mesh: Mesh::new(axes).unwrap(),
         rules: rules
@@ -108,6 +108,47 @@ fn every_mode_says_on_every_mesh_what_the_formulas_say() {
                 case.settings, case.mesh, placed.1
             );
             assert_near(&case.run(&n), &expected, &what);
+        }
+    }
+}
+
+#[test]
+fn every_mode_is_off_on_every_mesh_in_bf16_but_for_the_rounding_of_gradients() {
+    let mut n = Numbers::new([4, 6, 8, 28]);
+    n.mask[5] = false;
+    let bf16 = |form: &Case| Case {
+        temperature: 0.7,
+        compute: DType::BF16,
+        ..form.clone()
+    };
+    let off = bf16(&forms()[0]).run(&n);
+    let expected = oracle(&n, 0.7, true);
+    let forms = forms();
+    for (m, placed) in PLACED.into_iter().enumerate() {
+        // Two forms on every mesh, every form on two or three.
+        for form in [&forms[m % 6], &forms[(m + 3) % 6]] {
+            let case = Case {
+                tied: m % 2 == 1,
+                platform: if m < 4 { Platform::Gpu } else { Platform::Cpu },
+                ..on(&bf16(form), placed)
+            };
+            let found = case.run(&n);
+            let what = format!("{:?} on {} {:?}", case.settings, case.mesh, placed.1);
+            // Logits are sums of the same 8 products in f32, whatever the devices are.
+            let apart = [
+                distance(&found.logprob, &off.logprob),
+                distance(&found.entropy, &off.entropy),
+            ];
+            assert!(apart.iter().all(|it| *it <= 2e-6), "{what}: {apart:?}");
+            assert_eq!(found.hit, off.hit, "{what}");
+            // Gradients are sums of parts that are rounded to eight bits on each device, and once more in the end: one part in
+            // 256 for each rounding, of the largest entry at most.
+            let apart = [relative(&found.dx, &off.dx), relative(&found.dw, &off.dw)];
+            assert!(
+                apart.iter().all(|it| *it <= 1.0 / 128.0),
+                "{what}: {apart:?}"
+            );
+            assert!(relative(&found.dw, &expected.dw) <= 1.0 / 64.0, "{what}");
         }
     }
 }

@@ -35,6 +35,8 @@ x = 1
   |
 1 | seed = -3
   |        ^^ this is negative
+  |
+  = help: Every random draw of the run follows from this number.
 
 error: `compute_dtype` must be "auto", "f32" or "bf16"
  --> r.toml:2:17

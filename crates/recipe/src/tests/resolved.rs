@@ -173,6 +173,10 @@ fn the_reference_has_every_field_of_the_struct() {
     }
     let group_size = "\n  rl.group_size                an integer, at least 2 and at most 4096; default 8\n      Answers sampled for each prompt.\n";
     assert!(reference.contains(group_size), "{reference}");
+    let steps = "\n  rl.steps                     an integer, at least 0; default 100; may change on --resume\n";
+    assert!(reference.contains(steps), "{reference}");
+    let marked = reference.matches("; may change on --resume\n").count();
+    assert_eq!(marked, Recipe::may_change().len());
 }
 
 #[test]

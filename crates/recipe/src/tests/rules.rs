@@ -92,7 +92,7 @@ fn every_rule_between_settings_is_kept() {
         ),
         (
             "[mesh]\ncontext = 1024",
-            "try `packing.row_tokens` = 2048",
+            "try `packing.row_tokens` = 2048, or try `mesh.context` = 256",
             "[packing]\nrow_tokens = 2048\n[mesh]\ncontext = 1024",
         ),
         (

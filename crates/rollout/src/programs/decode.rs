@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use ferrotune_graph::{DType, Graph, HostArray, Tensor};
 use ferrotune_models::{Cache, Decoder};
-use ferrotune_nn::Params;
+use ferrotune_nn::{Filters, Params};
 use ferrotune_pjrt::ArraySpec;
 use ferrotune_program::Builder;
 
 use super::{Blueprint, State, array};
 use crate::choice::Draw;
-use crate::filter::Filters;
 
 /// What the rows of one device are asked.
 struct Asked {
