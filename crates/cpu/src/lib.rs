@@ -37,7 +37,7 @@ pub use left::{Block, LeftOperand};
 pub use logits::{LogitSlope, OnlineSums};
 pub use matrix::Matrix;
 pub use packed::Packed;
-pub use rows::{add, gate_with_silu, normalize, rotate};
+pub use rows::{add, gate_back, gate_with_silu, normalize, normalize_back, rotate};
 pub use softmax::{exponential_sum, exponentials, largest};
 pub use threads::Threads;
 pub use vocabulary::{Scored, Vocabulary};

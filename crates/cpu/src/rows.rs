@@ -62,6 +62,79 @@ impl<T: Number> WithSimd for Normalize<'_, T> {
     }
 }
 
+/// The derivative of [`normalize`]: with `r = 1 / √(mean(row²) + eps)`, `dx = r · (d ⊙ weight − row · r² · mean(d ⊙ weight ⊙ row))`,
+/// and `d ⊙ row · r` is added to the slope of the weight.
+///
+/// # Panics
+/// When they differ in length.
+pub fn normalize_back<T: Number>(
+    row: &[T],
+    weight: &[f32],
+    d: &[T],
+    eps: f32,
+    dx: &mut [T],
+    d_weight: &mut [f32],
+) {
+    let lengths = [weight.len(), d.len(), dx.len(), d_weight.len()];
+    assert_eq!(lengths, [row.len(); 4], "a row of {}", row.len());
+    Arch::new().dispatch(NormalizeBack {
+        row,
+        weight,
+        d,
+        eps,
+        dx,
+        d_weight,
+    });
+}
+
+struct NormalizeBack<'a, T> {
+    row: &'a [T],
+    weight: &'a [f32],
+    d: &'a [T],
+    eps: f32,
+    dx: &'a mut [T],
+    d_weight: &'a mut [f32],
+}
+
+impl<T: Number> WithSimd for NormalizeBack<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let mut sums = [[0.0_f32; LANES]; 2];
+        let (rows, row) = self.row.as_chunks::<LANES>();
+        let (weights, weight) = self.weight.as_chunks::<LANES>();
+        let (slopes, slope) = self.d.as_chunks::<LANES>();
+        for ((row, weight), slope) in rows.iter().zip(weights).zip(slopes) {
+            add_products(&mut sums, row, weight, slope);
+        }
+        add_products(&mut sums, row, weight, slope);
+        let count = self.row.len() as f32;
+        let [squares, along] = sums.map(|sums| sums.iter().sum::<f32>() / count);
+        let scale = (squares + self.eps).sqrt().recip();
+        let pull = along * scale * scale;
+        let given = self.row.iter().zip(self.weight).zip(self.d);
+        let slopes = self.dx.iter_mut().zip(self.d_weight);
+        for ((dx, d_weight), ((x, weight), d)) in slopes.zip(given) {
+            let (x, d) = (x.wide(), d.wide());
+            *dx = T::nearest(scale * (d * weight - x * pull));
+            *d_weight += d * x * scale;
+        }
+    }
+}
+
+/// Adds the squares of numbers, and their products with weights and slopes.
+#[inline(always)]
+fn add_products<T: Number>(sums: &mut [[f32; LANES]; 2], row: &[T], weight: &[f32], d: &[T]) {
+    let [squares, along] = sums;
+    let given = row.iter().zip(weight).zip(d);
+    for ((squares, along), ((x, weight), d)) in squares.iter_mut().zip(along).zip(given) {
+        let x = x.wide();
+        *squares += x * x;
+        *along += x * weight * d.wide();
+    }
+}
+
 /// Turns the front of a head by angles: element `i` of the first half of the turning ones pairs with element `i` of the second.
 ///
 /// # Panics
@@ -106,6 +179,48 @@ impl<T: Number> WithSimd for Gate<'_, T> {
             let open = T::nearest(1.0 / (1.0 + exp(-x)));
             let silu = T::nearest(x * open.wide());
             *gate = T::nearest(silu.wide() * up.wide());
+        }
+    }
+}
+
+/// The derivative of [`gate_with_silu`], f32 until it is rounded: with `σ = 1 / (1 + e^{−gate})`,
+/// `d ⊙ up ⊙ (σ + gate · σ · (1 − σ))` of the gate and `d ⊙ gate · σ` of what it lets through.
+///
+/// # Panics
+/// When they differ in length.
+pub fn gate_back<T: Number>(gate: &[T], up: &[T], d: &[T], d_gate: &mut [T], d_up: &mut [T]) {
+    let lengths = [up.len(), d.len(), d_gate.len(), d_up.len()];
+    assert_eq!(lengths, [gate.len(); 4], "{} numbers", gate.len());
+    Arch::new().dispatch(GateBack {
+        gate,
+        up,
+        d,
+        d_gate,
+        d_up,
+    });
+}
+
+struct GateBack<'a, T> {
+    gate: &'a [T],
+    up: &'a [T],
+    d: &'a [T],
+    d_gate: &'a mut [T],
+    d_up: &'a mut [T],
+}
+
+impl<T: Number> WithSimd for GateBack<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let given = self.gate.iter().zip(self.up).zip(self.d);
+        let slopes = self.d_gate.iter_mut().zip(self.d_up);
+        for ((d_gate, d_up), ((gate, up), d)) in slopes.zip(given) {
+            let (x, d) = (gate.wide(), d.wide());
+            let open = 1.0 / (1.0 + exp(-x));
+            let silu = x * open;
+            *d_gate = T::nearest(d * up.wide() * (open + silu * (1.0 - open)));
+            *d_up = T::nearest(d * silu);
         }
     }
 }
@@ -176,6 +291,43 @@ mod tests {
                 (f64::from(*found) - right).abs() <= 1e-6 * right.abs().max(1e-3),
                 "{x}: {found}"
             );
+        }
+    }
+
+    #[test]
+    fn a_norm_s_derivative_is_that_of_float64() {
+        for count in [1, 31, 33, 576] {
+            let [row, weight, d] = [5, 6, 7].map(|seed| numbers(count, seed));
+            let wide = |it: &[f32], i: usize| f64::from(it[i]);
+            let mean = |f: &dyn Fn(usize) -> f64| (0..count).map(f).sum::<f64>() / count as f64;
+            let scale = (mean(&|i| wide(&row, i).powi(2)) + 1e-5).sqrt().recip();
+            let along = mean(&|i| wide(&d, i) * wide(&weight, i) * wide(&row, i));
+            let (mut dx, mut d_weight) = (vec![0.0; count], vec![1.0; count]);
+            normalize_back(&row, &weight, &d, 1e-5, &mut dx, &mut d_weight);
+            for i in 0..count {
+                let slope = wide(&d, i) * wide(&weight, i);
+                let right = scale * (slope - wide(&row, i) * scale * scale * along);
+                assert!((wide(&dx, i) - right).abs() <= 3e-6 * (1.0 + slope.abs() * scale));
+                let right = 1.0 + wide(&d, i) * wide(&row, i) * scale;
+                assert!((wide(&d_weight, i) - right).abs() <= 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn a_gate_s_derivative_is_that_of_float64() {
+        let [mut gate, up, d] = [8, 9, 10].map(|seed| numbers(77, seed));
+        (gate[5], gate[6]) = (200.0, -200.0);
+        let (mut d_gate, mut d_up) = (vec![0.0; 77], vec![0.0; 77]);
+        gate_back(&gate, &up, &d, &mut d_gate, &mut d_up);
+        for i in 0..77 {
+            let [x, up, d] = [&gate, &up, &d].map(|it| f64::from(it[i]));
+            let open = 1.0 / (1.0 + (-x).exp());
+            let right = [d * up * (open + x * open * (1.0 - open)), d * x * open];
+            for (found, right) in [d_gate[i], d_up[i]].into_iter().zip(right) {
+                let bound = 3e-6 * right.abs().max(1e-1);
+                assert!((f64::from(found) - right).abs() <= bound, "{x}: {found}");
+            }
         }
     }
 }

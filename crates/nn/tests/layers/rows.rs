@@ -106,3 +106,36 @@ fn half_width_is_rounded_where_operations_round_it() {
         assert!(others * 100 <= rows * width, "result {i}: {others} differ");
     }
 }
+
+/// What the kernels' derivatives round differs from what the operations' do by the order of sums.
+#[test]
+fn derivatives_in_half_width_are_those_of_operations() {
+    let mut noise = Noise::new(13);
+    // More rows than are summed at once, and not a multiple.
+    let (rows, width) = (150, 48);
+    let args = [
+        noise.array(&[1, rows, width], -3.0, 3.0),
+        noise.array(&[width], 0.5, 1.5),
+        noise.array(&[width, 20], -0.5, 0.5),
+        noise.array(&[width, 20], -0.5, 0.5),
+        noise.array(&[20, width], -0.5, 0.5),
+        noise.array(&[1, rows, width], -1.0, 1.0),
+    ];
+    let gradients = |g: &Graph, x: &[Tensor]| {
+        let stream = rms_norm(&(x[0].convert(DType::BF16) * 2.0), &x[1], 1e-5);
+        let names = ["gate_proj", "up_proj", "down_proj"].map(str::to_owned);
+        let params = Params::new(names.into_iter().zip(x[2..5].iter().cloned()));
+        let fed = swiglu(&stream, &params).convert(DType::F32);
+        let wrt: Vec<&Tensor> = x[..5].iter().collect();
+        g.grad(&(fed * &x[5] * 1.7).sum(&[0, 1, 2]), &wrt)
+    };
+    let kernels = Function::new("kernels", &args, gradients).run(&args);
+    let portable = Function::portable("portable", &args, gradients).run(&args);
+    for (i, (found, right)) in kernels.iter().zip(&portable).enumerate() {
+        let (found, right) = (found.as_slice::<f32>(), right.as_slice::<f32>());
+        let square = |it: &mut dyn Iterator<Item = f32>| it.map(|x| x * x).sum::<f32>().sqrt();
+        let apart = square(&mut found.iter().zip(right).map(|(a, b)| a - b));
+        let size = square(&mut right.iter().copied());
+        assert!(apart <= 4e-3 * size, "gradient {i}: {apart} of {size}");
+    }
+}
