@@ -74,8 +74,13 @@ fn one_device_fails(plugin: &Plugin) {
         assert!(error.to_string().contains(expected), "{error}");
         // Nothing else has failed.
         assert_eq!(values(&before[0])[..2], [140.0, 148.0]);
-        let after = sound.run(vec![Arg::Borrowed(&x)]).expect("it runs");
-        assert_eq!(values(&after[0])[..2], [140.0, 148.0]);
+        // The failed run may still be under way on other devices, and what runs together shares a failure.
+        let after = (0..100).find_map(|_| {
+            let results = sound.run(vec![Arg::Borrowed(&x)]).ok()?;
+            results[0].to_host().ok()
+        });
+        let after = after.expect("it runs once the failed run has ended");
+        assert_eq!(after.to_f32_vec()[..2], [140.0, 148.0]);
     }
     // Nobody waits for this one.
     drop(program.run(vec![Arg::Borrowed(&x)]).expect("it starts"));
