@@ -165,12 +165,6 @@ impl<'a> Emitter<'a> {
         format!("%{}", self.next - 1)
     }
 
-    /// A number that no other has.
-    pub(crate) fn number(&mut self) -> i64 {
-        self.next += 1;
-        self.next as i64
-    }
-
     /// The handle of a channel that no other collective uses.
     pub(crate) fn channel(&mut self) -> String {
         self.channels += 1;

@@ -1,12 +1,11 @@
 //! A scan as text: a `while` that counts its steps.
 
-use ferrotune_pjrt::{Attribute, DType, Kernel, Platform};
+use ferrotune_pjrt::DType;
 
 use super::Scan;
 use crate::arena::Value;
 use crate::emit::{Emitter, bundle_names};
 use crate::op::Site;
-use crate::ops::kernel::call_text;
 use crate::tensor_type::TensorType;
 
 impl Scan {
@@ -44,9 +43,14 @@ impl Scan {
         let live_stacks: Vec<usize> = (self.carries..self.types.len())
             .filter(|i| site.live_outputs[*i])
             .collect();
-        let stacks: Vec<TensorType> = live_stacks.iter().map(|i| self.types[*i].clone()).collect();
-        let buffers = blank(out, &stacks);
-        starts.extend(buffers.into_iter().zip(stacks));
+        for i in &live_stacks {
+            let ty = &self.types[*i];
+            let buffer = out.assign(format!(
+                "stablehlo.constant dense<{}> : {ty}",
+                crate::literal::splat(0.0, ty.dtype)
+            ));
+            starts.push((buffer, ty.clone()));
+        }
         let names: Vec<String> = starts.iter().map(|_| out.fresh()).collect();
         let bindings: Vec<String> = names
             .iter()
@@ -139,41 +143,6 @@ impl Scan {
         answer
     }
 }
-
-/// What stacked results are before the first step; every element is written by some step.
-///
-/// On the CPU nothing is written to them. XLA would fill one array for all results of a type with zeros, and copy it for each
-/// of them. Truth values begin as such: not any byte is one.
-fn blank(out: &mut Emitter<'_>, types: &[TensorType]) -> Vec<String> {
-    let local = out.platform() == Platform::Cpu && out.is_local();
-    let may_be_anything = |ty: &TensorType| local && ty.dtype != DType::Pred;
-    let blanks: Vec<TensorType> = types
-        .iter()
-        .filter(|ty| may_be_anything(ty))
-        .cloned()
-        .collect();
-    let mut names = Vec::new().into_iter().peekable();
-    if !blanks.is_empty() {
-        out.needs_kernel(&BLANK);
-        // Calls that are the same would be one call, and its results copied.
-        let number = Attribute::Integer(out.number());
-        let text = call_text(&BLANK, &[("number", number)], &[], &blanks);
-        names = out.assign_many(blanks.len(), text).into_iter().peekable();
-    }
-    let start = |ty: &TensorType| {
-        let name = names.next_if(|_| may_be_anything(ty));
-        name.unwrap_or_else(|| {
-            let zero = crate::literal::splat(0.0, ty.dtype);
-            out.assign(format!("stablehlo.constant dense<{zero}> : {ty}"))
-        })
-    };
-    types.iter().map(start).collect()
-}
-
-static BLANK: Kernel = Kernel {
-    name: "blank",
-    run: |_| Ok(()),
-};
 
 fn step_indices(out: &mut Emitter<'_>, rank: usize, index: &str) -> (String, String) {
     let zero = if rank > 1 {
