@@ -84,7 +84,7 @@ pub struct Completion {
     pub logprobs: Vec<f32>,
     /// Log-probability of each token in the model's own distribution, `log_softmax(logits)`.
     pub raw_logprobs: Vec<f32>,
-    /// The experts, with [`SamplerConfig::routes`](crate::SamplerConfig::routes).
+    /// The experts, with [`SamplerConfig::routes`](field@crate::SamplerConfig::routes).
     pub routes: Option<Routes>,
     /// Why it ended.
     pub finish: Finish,
