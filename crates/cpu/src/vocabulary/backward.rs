@@ -20,7 +20,7 @@ impl<T: Number + Lent, W: Number> Vocabulary<'_, T, W> {
     ///
     /// # Memory
     /// Two rearranged copies of the hidden states; for every thread a tile of weights, twice, of their gradient and of 512
-    /// tokens' logits; and [`SUMS`] bytes at most of sums over tiles, or one block of 512 tokens for every thread if that is more.
+    /// tokens' logits; and 64 MiB at most of sums over tiles, or one block of 512 tokens for every thread if that is more.
     ///
     /// # Panics
     /// When the shapes do not fit.
