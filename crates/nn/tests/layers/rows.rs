@@ -111,14 +111,14 @@ fn half_width_is_rounded_where_operations_round_it() {
 #[test]
 fn derivatives_in_half_width_are_those_of_operations() {
     let mut noise = Noise::new(13);
-    // More rows than are summed at once, and not a multiple.
-    let (rows, width) = (150, 48);
+    // More rows than are summed at once and not a multiple, more gates than one thread takes at a time.
+    let (rows, width, inner) = (150, 48, 120);
     let args = [
         noise.array(&[1, rows, width], -3.0, 3.0),
         noise.array(&[width], 0.5, 1.5),
-        noise.array(&[width, 20], -0.5, 0.5),
-        noise.array(&[width, 20], -0.5, 0.5),
-        noise.array(&[20, width], -0.5, 0.5),
+        noise.array(&[width, inner], -0.5, 0.5),
+        noise.array(&[width, inner], -0.5, 0.5),
+        noise.array(&[inner, width], -0.5, 0.5),
         noise.array(&[1, rows, width], -1.0, 1.0),
     ];
     let gradients = |g: &Graph, x: &[Tensor]| {
