@@ -150,3 +150,36 @@ fn the_portable_form_computes_the_same() {
     assert!(!text(Platform::Tpu).contains("custom_call"));
     assert!(text(Platform::Tpu).contains("dot_general"));
 }
+
+#[test]
+fn slots_that_are_not_read_may_hold_anything() {
+    let sizes = [1, 1, 1, 3, 64, 32];
+    for (first, last) in [(3, 40), (50, 8)] {
+        let args = arguments(sizes, 0, &[first], last);
+        let right = plain(&args, sizes, 0, &[first], last as usize);
+        let unread = |slot: usize| match first <= last {
+            true => slot < first as usize || slot > last as usize,
+            false => slot > last as usize && slot < first as usize,
+        };
+        let mut spoilt = args.clone();
+        for i in [1, 2] {
+            let numbers = args[i].as_slice::<f32>().iter().enumerate();
+            let numbers = numbers.map(|(at, x)| if unread(at / 32) { f32::NAN } else { *x });
+            let numbers: Vec<f32> = numbers.collect();
+            spoilt[i] = HostArray::from_slice(args[i].dims(), &numbers).unwrap();
+        }
+        for dtype in [DType::F32, DType::BF16] {
+            let function = Function::new("spoilt", &spoilt, |_: &Graph, x: &[Tensor]| {
+                vec![read(x, dtype)]
+            });
+            let found = function.run(&spoilt).remove(0);
+            let bound = if dtype == DType::F32 { 1e-5 } else { 3e-2 };
+            for (found, right) in found.as_slice::<f32>().iter().zip(&right) {
+                assert!(
+                    (f64::from(*found) - right).abs() <= bound,
+                    "{found}, {right}"
+                );
+            }
+        }
+    }
+}
