@@ -153,8 +153,8 @@ fn the_portable_form_computes_the_same() {
 
 #[test]
 fn slots_that_are_not_read_may_hold_anything() {
-    let sizes = [1, 1, 1, 3, 64, 32];
-    for (first, last) in [(3, 40), (50, 8)] {
+    let sizes = [1, 1, 1, 3, 96, 32];
+    for (first, last) in [(3, 40), (80, 8)] {
         let args = arguments(sizes, 0, &[first], last);
         let right = plain(&args, sizes, 0, &[first], last as usize);
         let unread = |slot: usize| match first <= last {
