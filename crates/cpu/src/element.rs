@@ -26,7 +26,9 @@ pub trait Number: Copy + Send + Sync + 'static {
     fn multiply(a: Matrix<'_, Self>, b: Matrix<'_, Self>, out: &mut [f32], threads: Threads);
 
     /// Prepares a right operand `[K,N]`.
-    fn pack(b: Matrix<'_, Self>, packed: &mut Packed);
+    fn pack(b: Matrix<'_, Self>, packed: &mut Packed) {
+        Self::pack_rows(&[b], packed);
+    }
 
     /// Prepares a right operand `[K,N]` whose rows come in pieces, all but the last of whole blocks of 32 rows.
     fn pack_rows(pieces: &[Matrix<'_, Self>], packed: &mut Packed);
@@ -124,10 +126,6 @@ impl Number for bf16 {
         b.multiply_left(a, block, sums);
     }
 
-    fn pack(b: Matrix<'_, bf16>, packed: &mut Packed) {
-        packed.take_bf16(b);
-    }
-
     fn pack_rows(pieces: &[Matrix<'_, bf16>], packed: &mut Packed) {
         packed.take_rows_bf16(pieces);
     }
@@ -160,10 +158,6 @@ impl Number for f16 {
     #[inline(always)]
     fn nearest(value: f32) -> Self {
         Self::from_f32(value)
-    }
-
-    fn pack(b: Matrix<'_, f16>, packed: &mut Packed) {
-        packed.take_widened(b);
     }
 
     fn pack_rows(pieces: &[Matrix<'_, f16>], packed: &mut Packed) {

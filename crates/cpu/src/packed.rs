@@ -134,30 +134,6 @@ impl Packed {
         self.wide.clear();
     }
 
-    /// Widened to f32.
-    pub(crate) fn take_widened<T: Number>(&mut self, b: Matrix<'_, T>) {
-        self.dims = [b.rows(), b.columns()];
-        self.wide.clear();
-        narrow::append_widened(b, &mut self.wide);
-        self.fill_up();
-    }
-
-    pub(crate) fn take_bf16(&mut self, b: Matrix<'_, bf16>) {
-        if !amx::available() {
-            return self.take_widened(b);
-        }
-        self.dims = [b.rows(), b.columns()];
-        let steps = b.rows().div_ceil(BLOCK);
-        let count = b.columns().div_ceil(BLOCK) * 2 * steps;
-        if self.tiles.len() < count {
-            self.tiles = lend(count);
-        }
-        let tiles = self.tiles[..count].chunks_mut((2 * steps).max(1));
-        for (block, tiles) in tiles.enumerate() {
-            pack::right(b, block * BLOCK, tiles);
-        }
-    }
-
     fn check(&self, rows: usize, depth: usize, columns: usize, sums: &[f32], stride: usize) {
         assert!(
             depth <= Self::padded(self.dims[0]) && columns <= self.dims[1],

@@ -108,8 +108,8 @@ impl RowTensors {
 /// as many or more, with zeros behind the last.
 ///
 /// # Errors
-/// A field that the rows have not got, a token id outside of the vocabulary, a document that is too long, experts that the model has not got, a failure of
-/// the device.
+/// A field that the rows have not got, a token id outside of the vocabulary, a document that is too long, experts that the model
+/// has not got, a failure of the device.
 pub(crate) fn upload(
     client: &Client,
     layout: &Layout,
