@@ -8,8 +8,8 @@ use ferrotune_recipe::ComputeDtype;
 use crate::failure::Failure;
 use crate::terminal::bytes;
 
-/// Processor flags that mean bf16 products are faster than f32.
-const FAST_BF16: [&str; 3] = ["amx_bf16", "avx512_bf16", "sve_bf16"];
+/// Processor flags that mean bf16 products are faster than f32: those that `ferrotune-cpu` has products for.
+const FAST_BF16: [&str; 2] = ["amx_bf16", "avx512_bf16"];
 
 /// The narrowest model in which matrix products outweigh the conversions around them.
 const WIDE: usize = 512;

@@ -2,11 +2,11 @@
 
 use half::{bf16, f16};
 
-use crate::amx::Tile;
 use crate::kept::Loan;
 use crate::left::{Block, LeftOperand, pack_left};
 use crate::matrix::Matrix;
 use crate::packed::Packed;
+use crate::tiles::Tile;
 use crate::{Threads, narrow, wide};
 
 /// f32, bf16 or f16.

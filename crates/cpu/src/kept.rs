@@ -7,7 +7,7 @@ use std::thread::LocalKey;
 
 use half::{bf16, f16};
 
-use crate::amx::Tile;
+use crate::tiles::Tile;
 
 /// Arrays that are not lent at the moment; the one that came back last is lent first.
 type Pool<T> = RefCell<Vec<Vec<T>>>;

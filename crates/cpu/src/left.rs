@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use half::bf16;
 
-use crate::amx::{self, BLOCK, Tile};
 use crate::element::Number;
 use crate::kept::{Loan, lend};
 use crate::matrix::Matrix;
 use crate::pack;
 use crate::threads::Threads;
+use crate::tiles::{self, BLOCK, Tile};
 
 /// A left operand that is prepared once and used by many products, of any threads.
 pub struct LeftOperand<'a, T> {
@@ -45,7 +45,7 @@ pub(crate) fn pack_left(
     mut tiles: Loan<Tile>,
     threads: Threads,
 ) -> Loan<Tile> {
-    if !amx::available() {
+    if !tiles::available() {
         return tiles;
     }
     let of_block = 2 * a.columns().div_ceil(BLOCK);

@@ -4,13 +4,12 @@
 //! widen narrow weights when there are few rows. The products here read any strides.
 //!
 //! - f32: the crate `gemm`; for a few rows, where memory is the bound, a loop of our own.
-//! - bf16, summed in f32: AMX tiles. Every sum is formed in one order, whatever the number of rows and threads, so that a token
-//!   has the same bits alone and in company. Without AMX, blocks are widened and multiplied as f32.
+//! - bf16, summed in f32: tiles, by AMX or AVX512-BF16. Every sum is formed in one order, whatever the number of rows and
+//!   threads, so that a token has the same bits alone and in company. Without either, blocks are widened and multiplied as f32.
 //! - f16: widened.
 //!
 //! Nothing here knows of graphs or of XLA; `ferrotune-graph` and `ferrotune-nn` call it from their kernels.
 
-mod amx;
 mod element;
 mod few_rows;
 mod kept;
@@ -27,6 +26,7 @@ mod team;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod tiles;
 mod transpose;
 mod vocabulary;
 mod wide;

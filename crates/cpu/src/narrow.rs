@@ -5,12 +5,12 @@ use std::ops::Range;
 use half::bf16;
 
 use crate::Threads;
-use crate::amx::{self, BLOCK, Left, Tile, Tiles};
 use crate::element::Number;
 use crate::kept::lend;
 use crate::matrix::Matrix;
 use crate::pack;
 use crate::target::Target;
+use crate::tiles::{self, BLOCK, Left, Tile, Tiles};
 use crate::transpose::transpose_sums;
 use crate::wide;
 
@@ -35,7 +35,7 @@ pub(crate) fn multiply<O: Number>(
 ) {
     let (m, n) = (a.rows(), b.columns());
     let target = Target::new(out, m, n);
-    if !amx::available() {
+    if !tiles::available() {
         widened(a, b, target, threads);
     } else if has_few_rows(a, b) {
         few_rows(a, &[(b, target)], threads);
@@ -57,7 +57,7 @@ pub(crate) fn multiply_each<O: Number>(
     products: &mut [(Matrix<'_, bf16>, &mut [O])],
     threads: Threads,
 ) {
-    if amx::available() && products.iter().all(|(b, _)| has_few_rows(a, *b)) {
+    if tiles::available() && products.iter().all(|(b, _)| has_few_rows(a, *b)) {
         let targets = products
             .iter_mut()
             .map(|(b, out)| (*b, Target::new(out, a.rows(), b.columns())));
@@ -100,10 +100,10 @@ fn few_rows<O: Number>(
         for (b, out, block) in places.skip(range.start).take(range.len()) {
             let left = in_place(b.transposed().rows_of(block * BLOCK, BLOCK));
             for (row_block, right) in packed.chunks((2 * steps).max(1)).enumerate() {
-                // SAFETY: 32 rows of `32 · steps` elements.
-                unsafe { tiles.product(left, right, &mut sums, BLOCK, true) };
                 let first = row_block * BLOCK;
                 let rows = (a.rows() - first).min(BLOCK);
+                // SAFETY: 32 rows of `32 · steps` elements.
+                unsafe { tiles.product(left, right, &mut sums, BLOCK, true, rows) };
                 transpose_sums(&sums, &mut turned, rows);
                 for (row, sums) in turned.as_chunks::<BLOCK>().0[..rows].iter().enumerate() {
                     // SAFETY: each block of columns is written by one thread.
@@ -249,12 +249,13 @@ fn add(part: &Part<'_>, left: (&[Tile], usize, usize), row_blocks: usize, sums: 
     let tiles = Tiles::configure();
     let fresh = part.depth.start == 0;
     for column in 0..width / BLOCK {
+        let columns = part.columns.len() - column * BLOCK;
         let right = &part.right[column * 2 * steps..][..2 * steps];
         for row in 0..row_blocks {
             let pairs = &left[row * stride + skip..][..2 * steps];
             let sums = &mut sums[row * BLOCK * width + column * BLOCK..];
             // SAFETY: the slice has as many pairs.
-            unsafe { tiles.product(Left::packed(pairs), right, sums, width, fresh) };
+            unsafe { tiles.product(Left::packed(pairs), right, sums, width, fresh, columns) };
         }
     }
 }

@@ -3,8 +3,8 @@
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
-use crate::amx::{BLOCK, Tile};
 use crate::matrix::Matrix;
+use crate::tiles::{BLOCK, Tile};
 use crate::transpose::{Square, transpose};
 
 /// 32 rows from `first` on, as pairs of left tiles.

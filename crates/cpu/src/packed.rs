@@ -2,11 +2,11 @@
 
 use half::bf16;
 
-use crate::amx::{self, BLOCK, Left, Tile, Tiles};
 use crate::element::Number;
 use crate::kept::{Loan, lend};
 use crate::left::{Block, LeftOperand};
 use crate::matrix::Matrix;
+use crate::tiles::{self, BLOCK, Left, Tile, Tiles};
 use crate::{narrow, pack, wide};
 
 /// A right operand `[K,N]`, in the form that products of its element type read.
@@ -24,7 +24,7 @@ impl Packed {
     /// As [`Number::multiply_packed`], with tiles on the left too.
     pub(crate) fn multiply_left(&self, a: &LeftOperand<'_, bf16>, block: &Block, sums: &mut [f32]) {
         let (rows, depth) = (block.rows.len(), block.depth.len());
-        if !amx::available() {
+        if !tiles::available() {
             return self.multiply_widened(
                 a.part(block),
                 block.columns,
@@ -102,7 +102,7 @@ impl Packed {
 
     /// Rows of tiles, one piece after the other.
     pub(crate) fn take_rows_bf16(&mut self, pieces: &[Matrix<'_, bf16>]) {
-        if !amx::available() {
+        if !tiles::available() {
             return self.take_rows_widened(pieces);
         }
         self.begin(pieces);
@@ -182,7 +182,7 @@ impl Packed {
         fresh: bool,
     ) {
         self.check(a.rows(), a.columns(), columns, sums, stride);
-        if !amx::available() {
+        if !tiles::available() {
             return self.multiply_widened(a, columns, sums, stride, fresh);
         }
         let steps = a.columns().div_ceil(BLOCK);
@@ -225,8 +225,9 @@ impl Packed {
             let right = &self.tiles[column * all..][..2 * steps];
             for row in 0..rows.div_ceil(BLOCK) {
                 let sums = &mut sums[row * BLOCK * stride + column * BLOCK..];
+                let columns = columns - column * BLOCK;
                 // SAFETY: `left` has `steps` pairs of tiles for each block of rows.
-                unsafe { tiles.product(left(row), right, sums, stride, fresh) };
+                unsafe { tiles.product(left(row), right, sums, stride, fresh, columns) };
             }
         }
     }

@@ -184,7 +184,7 @@ fn a_row_has_the_same_bits_alone_and_in_company() {
         bf16::multiply(a, b, &mut out, Threads::All);
         out
     };
-    if !crate::amx::available() {
+    if !crate::tiles::available() {
         eprintln!("NOT CHECKED: this processor has no tiles");
         return;
     }

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::{ROWS, Scratch, Vocabulary};
-use crate::amx::Tile;
 use crate::element::Number;
 use crate::kept::{Lent, Loan, lend};
 use crate::left::{Block, LeftOperand};
@@ -12,6 +11,7 @@ use crate::matrix::Matrix;
 use crate::packed::Packed;
 use crate::target::Target;
 use crate::threads::Threads;
+use crate::tiles::Tile;
 
 impl<T: Number + Lent, W: Number> Vocabulary<'_, T, W> {
     /// Gradients by hidden states, `dx [N,D]`, and by weights, `dw` as the weights lie: written over what is there, or with
