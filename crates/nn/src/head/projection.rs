@@ -55,8 +55,12 @@ impl Projection {
         }
     }
 
-    /// What was gathered, as if it were all there is.
+    /// What was gathered, as if it were all there is. Weights that are all here stay as they lie: no narrowed copy of them is
+    /// held, tiles are narrowed where they are read.
     pub(super) fn gathered_whole(&self, tile: &Tile) -> Self {
+        if self.is_whole() {
+            return self.with(&self.weight);
+        }
         Self {
             split: Split::default(),
             ..self.with(&tile.weight)

@@ -1,6 +1,6 @@
 //! What reaches the compiler, and what it makes of it.
 
-use ferrotune_graph::Platform;
+use ferrotune_graph::{DType, Platform};
 use ferrotune_nn::{EntropyUse, HeadMode};
 
 use crate::case::{Case, Numbers};
@@ -133,6 +133,18 @@ fn temporaries_shrink_with_the_tile() {
     // Kernels hold nothing that XLA knows of.
     let kernels = temp(Platform::Cpu, 256, 8192);
     assert!(kernels < logits / 100, "{kernels} of {logits}");
+}
+
+#[test]
+fn weights_are_narrowed_tile_by_tile() {
+    for mode in [HeadMode::Fused, HeadMode::SinglePass] {
+        let text = text(&Case {
+            compute: DType::BF16,
+            ..Case::new(mode, 8, 64)
+        });
+        assert!(text.contains("tensor<8x64xbf16>"), "{mode:?}: {text}");
+        assert!(!text.contains("tensor<8x256xbf16>"), "{mode:?}: {text}");
+    }
 }
 
 /// The text of the gradient of the loss alone.
