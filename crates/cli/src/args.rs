@@ -112,6 +112,11 @@ pub(crate) struct ScoreArgs {
     /// A folder of adapters (LoRA) in PEFT's layout, to use with the model.
     #[arg(long, value_name = "DIR", conflicts_with = "grad")]
     pub(crate) adapter: Option<PathBuf>,
+    /// Divides the logits, as before sampling.
+    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = divisor, allow_negative_numbers = true)]
+    pub(crate) temperature: f64,
+    #[command(flatten)]
+    pub(crate) filters: FilterArgs,
     /// Put several documents into rows of this many tokens. The values stay the same, up to rounding.
     #[arg(long, value_name = "BUDGET", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) pack: Option<usize>,
@@ -388,6 +393,37 @@ mod tests {
             assert!(
                 text.contains("must be ") || text.contains("value is required"),
                 "{words:?}: {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn filters_are_judged_alike_wherever_they_are_given() {
+        let says = |line: [&str; 4], words: [&str; 2]| {
+            let error = Args::try_parse_from(line.into_iter().chain(words)).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{words:?}");
+            error.to_string()
+        };
+        for words in [
+            ["--top-k", "-1"],
+            ["--top-k", "2.5"],
+            ["--top-p", "0"],
+            ["--top-p", "1.1"],
+            ["--min-p", "-0.1"],
+            ["--min-p", "NaN"],
+        ] {
+            let text = says(["ferrotune", "score", "dir", "docs.jsonl"], words);
+            assert!(text.contains("must be "), "{words:?}: {text}");
+            let sampling = says(["ferrotune", "sample", "dir", "--prompt=x"], words);
+            assert_eq!(text, sampling, "{words:?}");
+        }
+        // Nothing can be divided by 0, which means greedy decoding elsewhere.
+        for temperature in ["0", "-1", "1e-9", "inf"] {
+            let words = ["--temperature", temperature];
+            let text = says(["ferrotune", "score", "dir", "docs.jsonl"], words);
+            assert!(
+                text.contains("must be a number of at least 0.001"),
+                "{text}"
             );
         }
     }
