@@ -14,7 +14,7 @@ TEST = ["cargo", "test", "-q", "-p", "ferrotune-engine"]
 BUILD = [*TEST, "--lib", "--test", "engine", "--no-run"]
 TESTS = [
     [*TEST, "--lib"],
-    [*TEST, "--test", "engine", "--", "optimizer", "checkpoints", "evaluation", "structure", "accumulation", "trains", "denominators", "resuming", "shapes", "waiting", "norms", "export", "fp8", "whole_step", "offload"],
+    [*TEST, "--test", "engine", "--", "optimizer", "checkpoints", "evaluation", "structure", "accumulation", "trains", "denominators", "resuming", "shapes", "waiting", "norms", "export", "fp8", "whole_step", "offload", "filters"],
 ]
 
 # Name of the fault, file, what stands there, what the broken copy has instead.
@@ -89,6 +89,11 @@ FAULTS = [
     # Reading.
     ("a snapshot of zeros", "engine/reading.rs", "Ok(results?.remove(0))", "drop(results?); Group::upload(&self.client, &self.param_layout, &self.params.as_ref().ok_or(Error::StateLost)?.layout().specs().iter().map(|s| ferrotune_graph::HostArray::zeros(s.dtype, &s.dims)).collect::<Vec<_>>()).map_err(Error::from)"),
     ("scores carry the weights", "scores.rs", "        if weighted {", "        if weighted || config.temperature > 0.0 {"),
+    ("top-p and min-p exchanged", "scores.rs", "let [top_k, top_p, min_p] = numbers else {", "let [top_k, min_p, top_p] = numbers else {"),
+    ("kept masses left at the token that predicts", "engine/reading.rs", "places.natural(found[0].as_slice::<f32>())", "found[0].as_slice::<f32>().to_vec()"),
+    ("tokens that may be drawn left at the one that predicts", "engine/reading.rs", "places.natural(found[1].as_slice::<bool>())", "found[1].as_slice::<bool>().to_vec()"),
+    ("a log-prob of what may not be drawn", "engine/report.rs", "false => f32::NEG_INFINITY,", "false => logprob - mass.ln(),"),
+    ("the kept mass makes tokens less likely", "engine/report.rs", "true => logprob - mass.ln(),", "true => logprob + mass.ln(),"),
     # Checkpoints.
     ("another version is read", "checkpoint/manifest.rs", "if found != Some(u64::from(SCHEMA)) {", "if found == Some(u64::from(SCHEMA + 1)) {"),
     ("restore without the optimizer", "engine/saving.rs", "self.state = Some(next());", "drop(next());"),

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use ferrotune_batch::{Blocks, DEFAULT_PAD_ALIGN, OrderKind, PadPosition};
+use ferrotune_nn::FilterSettings;
 use ferrotune_pjrt::DType;
+use ferrotune_rollout::MIN_TEMPERATURE;
 
 pub(crate) use bench::*;
 pub(crate) use checkpoint::*;
@@ -85,15 +87,8 @@ pub(crate) struct SampleArgs {
     /// Divides the logits before sampling; 0 takes the most likely token each time.
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature, allow_negative_numbers = true)]
     pub(crate) temperature: f64,
-    /// Sample only the K most likely tokens; 0 for all.
-    #[arg(long, value_name = "K", default_value_t = 0, value_parser = from_zero, allow_negative_numbers = true)]
-    pub(crate) top_k: usize,
-    /// Sample only the fewest tokens that together have this share of the probability; 1 for all.
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share_above_zero, allow_negative_numbers = true)]
-    pub(crate) top_p: f64,
-    /// Sample only tokens at least this share as likely as the most likely one; 0 for all.
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
-    pub(crate) min_p: f64,
+    #[command(flatten)]
+    pub(crate) filters: FilterArgs,
     /// Stop at this string, which is not printed. May be given several times.
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) stop: Vec<String>,
@@ -117,6 +112,11 @@ pub(crate) struct ScoreArgs {
     /// A folder of adapters (LoRA) in PEFT's layout, to use with the model.
     #[arg(long, value_name = "DIR", conflicts_with = "grad")]
     pub(crate) adapter: Option<PathBuf>,
+    /// Divides the logits, as before sampling.
+    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = divisor, allow_negative_numbers = true)]
+    pub(crate) temperature: f64,
+    #[command(flatten)]
+    pub(crate) filters: FilterArgs,
     /// Put several documents into rows of this many tokens. The values stay the same, up to rounding.
     #[arg(long, value_name = "BUDGET", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) pack: Option<usize>,
@@ -126,6 +126,30 @@ pub(crate) struct ScoreArgs {
     /// Number format of matrix products and activations.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ComputeArg::F32)]
     pub(crate) compute_dtype: ComputeArg,
+}
+
+/// What may be drawn.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FilterArgs {
+    /// Only the K most likely tokens may be drawn; 0 for all.
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = from_zero, allow_negative_numbers = true)]
+    top_k: usize,
+    /// Only the fewest tokens that together have this share of the probability may be drawn; 1 for all.
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share_above_zero, allow_negative_numbers = true)]
+    top_p: f64,
+    /// Only tokens at least this share as likely as the most likely one may be drawn; 0 for all.
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
+    min_p: f64,
+}
+
+impl FilterArgs {
+    pub(crate) fn settings(&self) -> FilterSettings {
+        FilterSettings {
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -264,10 +288,18 @@ fn share_above_zero(text: &str) -> Result<f64, String> {
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
-    let least = ferrotune_rollout::MIN_TEMPERATURE;
     match text.parse::<f64>() {
-        Ok(t) if t == 0.0 || (least..f64::INFINITY).contains(&t) => Ok(t),
-        _ => Err(format!("must be 0, or a number of at least {least}")),
+        Ok(0.0) => Ok(0.0),
+        _ => divisor(text)
+            .map_err(|_| format!("must be 0, or a number of at least {MIN_TEMPERATURE}")),
+    }
+}
+
+/// A temperature that logits can be divided by.
+fn divisor(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(t) if (MIN_TEMPERATURE..f64::INFINITY).contains(&t) => Ok(t),
+        _ => Err(format!("must be a number of at least {MIN_TEMPERATURE}")),
     }
 }
 
@@ -361,6 +393,37 @@ mod tests {
             assert!(
                 text.contains("must be ") || text.contains("value is required"),
                 "{words:?}: {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn filters_are_judged_alike_wherever_they_are_given() {
+        let says = |line: [&str; 4], words: [&str; 2]| {
+            let error = Args::try_parse_from(line.into_iter().chain(words)).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{words:?}");
+            error.to_string()
+        };
+        for words in [
+            ["--top-k", "-1"],
+            ["--top-k", "2.5"],
+            ["--top-p", "0"],
+            ["--top-p", "1.1"],
+            ["--min-p", "-0.1"],
+            ["--min-p", "NaN"],
+        ] {
+            let text = says(["ferrotune", "score", "dir", "docs.jsonl"], words);
+            assert!(text.contains("must be "), "{words:?}: {text}");
+            let sampling = says(["ferrotune", "sample", "dir", "--prompt=x"], words);
+            assert_eq!(text, sampling, "{words:?}");
+        }
+        // Nothing can be divided by 0, which means greedy decoding elsewhere.
+        for temperature in ["0", "-1", "1e-9", "inf"] {
+            let words = ["--temperature", temperature];
+            let text = says(["ferrotune", "score", "dir", "docs.jsonl"], words);
+            assert!(
+                text.contains("must be a number of at least 0.001"),
+                "{text}"
             );
         }
     }

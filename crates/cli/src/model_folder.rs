@@ -118,14 +118,14 @@ pub(crate) fn scoring_engine(
     model: ModelConfig,
     (params, trains): (&[(ParamSpec, HostArray)], Trains),
     compute: DType,
-    head: HeadSettings,
+    (head, temperature): (HeadSettings, f64),
 ) -> Result<Engine, Failure> {
     let config = EngineConfig {
         compute,
         fp8_history: 0,
         policy: Policy::recompute(),
         head,
-        temperature: 1.0,
+        temperature,
         optimizer: Optimizer::default(),
         max_inflight: 2,
         max_shapes: 8,

@@ -24,7 +24,8 @@ const MAX_NEW: usize = 128;
 const TOKENS_PER_DISPATCH: usize = 16;
 
 pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
-    if args.temperature == 0.0 && (args.top_k > 0 || args.top_p < 1.0 || args.min_p > 0.0) {
+    let filters = args.filters.settings();
+    if args.temperature == 0.0 && !filters.is_off() {
         return Err(Failure::refused(anyhow::anyhow!(
             "--temperature 0 takes the most likely token, which --top-k, --top-p and --min-p always keep: leave them out, or raise the temperature"
         )));
@@ -64,9 +65,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
         prompt: prompt.clone(),
         seed: args.seed.wrapping_add(n),
         temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
+        filters,
         stop_strings: args.stop.clone(),
         max_new_tokens: max_new,
         ..Request::default()

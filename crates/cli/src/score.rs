@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use ferrotune_batch::{Aggregation, Packing, Rows, Trajectory};
-use ferrotune_engine::{Engine, HeadMode, Loss};
+use ferrotune_engine::{Engine, FilterSettings, HeadMode, Loss};
 use ferrotune_models::export_gradients;
 use ferrotune_text::Tokenizer;
 use serde::Serialize;
@@ -19,11 +19,20 @@ use crate::terminal::{print, say};
 /// Tokens that are scored at once, unless one document has more.
 const TOKENS_AT_ONCE: usize = 4096;
 
-/// One line of the output: values of all tokens but the first, which nothing predicts.
+/// One line of the output: values of all tokens but the first, which nothing predicts. What is not finite is written as null.
 #[derive(Serialize)]
 struct Scored<'a> {
     logprobs: &'a [f32],
     entropy: &'a [f32],
+    #[serde(flatten)]
+    filtered: Option<Filtered<'a>>,
+}
+
+/// What filters leave: the probability of all that may be drawn, and log-probs in the distribution of that.
+#[derive(Serialize)]
+struct Filtered<'a> {
+    kept: &'a [f32],
+    sampling_logprobs: &'a [f32],
 }
 
 pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
@@ -58,12 +67,16 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let device = Device::single()?;
     say(device.describe());
     let tokens = height * rows.width();
-    let head = model_folder::head(HeadMode::Fused, tokens, &model);
+    let head = (
+        model_folder::head(HeadMode::Fused, tokens, &model),
+        args.temperature,
+    );
     let compute = args.compute_dtype.dtype();
     let mut engine =
         model_folder::scoring_engine(&device, model, (&params, trains), compute, head)?;
     drop(params);
-    print_scores(&mut engine, &micro_batches, rows.places().len())?;
+    let filters = Some(args.filters.settings()).filter(|it| !it.is_off());
+    print_scores(&mut engine, &micro_batches, rows.places().len(), filters)?;
     match &args.grad {
         Some(path) => write_gradient(&mut engine, &micro_batches, path),
         None => Ok(()),
@@ -89,22 +102,32 @@ fn print_scores(
     engine: &mut Engine,
     micro_batches: &[Rows],
     documents: usize,
+    filters: Option<FilterSettings>,
 ) -> Result<(), Failure> {
-    let mut logprobs = vec![Vec::new(); documents];
-    let mut entropy = vec![Vec::new(); documents];
+    let [mut logprobs, mut entropy, mut kept, mut sampling] =
+        [(); 4].map(|()| vec![Vec::new(); documents]);
     for micro_batch in micro_batches {
-        let scores = engine.score(micro_batch).or_fail()?;
-        micro_batch
-            .unpack_into(&scores.logprob, &mut logprobs)
-            .or_fail()?;
-        micro_batch
-            .unpack_into(&scores.entropy, &mut entropy)
-            .or_fail()?;
+        let scores = match &filters {
+            Some(filters) => engine.score_filtered(micro_batch, filters),
+            None => engine.score(micro_batch),
+        };
+        let scores = scores.or_fail()?;
+        let unpack = |values: &[f32], out| micro_batch.unpack_into(values, out).or_fail();
+        unpack(&scores.logprob, &mut logprobs)?;
+        unpack(&scores.entropy, &mut entropy)?;
+        if let Some(it) = &scores.kept {
+            unpack(&it.mass, &mut kept)?;
+            unpack(&it.sampling_logprob(&scores.logprob), &mut sampling)?;
+        }
     }
-    for (logprobs, entropy) in logprobs.iter().zip(&entropy) {
+    for i in 0..documents {
         let line = Scored {
-            logprobs: &logprobs[1..],
-            entropy: &entropy[1..],
+            logprobs: &logprobs[i][1..],
+            entropy: &entropy[i][1..],
+            filtered: filters.map(|_| Filtered {
+                kept: &kept[i][1..],
+                sampling_logprobs: &sampling[i][1..],
+            }),
         };
         print(serde_json::to_string(&line).or_fail()?)?;
     }

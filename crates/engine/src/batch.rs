@@ -105,7 +105,7 @@ impl RowTensors {
 }
 
 /// Copies rows to the devices, in the order of these; several, of one shape, one behind the other into a layout that stacks
-/// as many or more, with zeros behind the last.
+/// as many or more, with zeros behind the last. Also says where the tokens of each stand there.
 ///
 /// # Errors
 /// A field that the rows have not got, a token id outside of the vocabulary, a document that is too long, experts that the model
@@ -115,10 +115,9 @@ pub(crate) fn upload(
     layout: &Layout,
     rows: &[Rows],
     wanted: &Wanted<'_>,
-) -> Result<Group, Error> {
-    let each: Result<Vec<Vec<HostArray>>, Error> =
-        rows.iter().map(|it| arrays(it, wanted)).collect();
-    let each = each?;
+) -> Result<(Group, Vec<TokenPlaces>), Error> {
+    let each: Result<Vec<_>, Error> = rows.iter().map(|it| arrays(it, wanted)).collect();
+    let (each, places): (Vec<Vec<HostArray>>, _) = each?.into_iter().unzip();
     let stacked = |(at, spec): (usize, &Arc<ArraySpec>)| {
         let given: Vec<&[u8]> = each.iter().map(|arrays| arrays[at].bytes()).collect();
         let mut bytes = given.concat();
@@ -127,11 +126,11 @@ pub(crate) fn upload(
         HostArray::new(spec.dtype, spec.dims.clone(), bytes).map_err(ferrotune_program::Error::from)
     };
     let host: Result<Vec<HostArray>, _> = layout.specs().iter().enumerate().map(stacked).collect();
-    Ok(Group::upload(client, layout, &host?)?)
+    Ok((Group::upload(client, layout, &host?)?, places))
 }
 
-/// The arrays of [`layout`].
-fn arrays(rows: &Rows, wanted: &Wanted<'_>) -> Result<Vec<HostArray>, Error> {
+/// The arrays of [`layout`], and the order that they are in.
+fn arrays(rows: &Rows, wanted: &Wanted<'_>) -> Result<(Vec<HostArray>, TokenPlaces), Error> {
     let vocabulary = wanted.vocabulary;
     let inside = |id: i32| usize::try_from(id).is_ok_and(|id| id < vocabulary);
     if let Some(at) = rows.token_ids().iter().position(|id| !inside(*id)) {
@@ -181,7 +180,7 @@ fn arrays(rows: &Rows, wanted: &Wanted<'_>) -> Result<Vec<HostArray>, Error> {
         let column = column.ok_or_else(|| missing(Field::ExpertIds))?;
         host.push(expert_ids(rows, column, experts, &places)?);
     }
-    Ok(host)
+    Ok((host, places))
 }
 
 /// The experts of every token as s32 `[B,T,N,J]`.

@@ -24,7 +24,7 @@ use ferrotune_program::{Argument, Group, Layout, Leaf, Program};
 pub use config::{EngineConfig, Offload, RouterSettings, Trains};
 use division::Division;
 pub(crate) use division::fits;
-pub use report::{Pending, Scores, Skipped, UpdateReport};
+pub use report::{Kept, Pending, Scores, Skipped, UpdateReport};
 pub use shapes::Compiled;
 use shapes::Shapes;
 pub use waiting::{Awaited, DeviceWait};
@@ -41,6 +41,9 @@ use crate::step::{self, GradientProgram, ScoreProgram, Site, StepProgram, Update
 
 /// Name of the loss, rows, width, and whether the program adds to an accumulation.
 type GradientKey = (String, usize, usize, bool);
+
+/// Rows, width, and whether the program is told of filters.
+type ScoreKey = (usize, usize, bool);
 
 /// Name of the loss, rows, width, and how many micro-batches there may be.
 type StepKey = (String, usize, usize, usize);
@@ -88,7 +91,7 @@ pub struct Engine {
     writer: Writer,
     gradient_programs: HashMap<GradientKey, GradientProgram>,
     evaluation_programs: HashMap<(String, usize, usize), GradientProgram>,
-    score_programs: HashMap<(usize, usize), ScoreProgram>,
+    score_programs: HashMap<ScoreKey, ScoreProgram>,
     step_programs: BTreeMap<StepKey, StepProgram>,
     snapshot_program: Option<Program>,
     update_program: Option<UpdateProgram>,
@@ -212,11 +215,11 @@ impl Engine {
         Some(replayed.layers * replayed.top_k)
     }
 
-    /// What a program of this loss reads of rows.
-    fn wanted<'a>(&self, loss: &'a Loss, fields: &'a [Field]) -> Wanted<'a> {
+    /// What a program with these fields reads of rows, for a loss or for whoever else is named.
+    fn wanted<'a>(&self, reader: &'a str, fields: &'a [Field]) -> Wanted<'a> {
         Wanted {
             fields,
-            reader: &loss.name,
+            reader,
             vocabulary: self.model.vocab_size,
             longest: self.model.rotary.longest(),
             experts: self.site().replayed(),
@@ -294,9 +297,9 @@ impl Engine {
             self.accumulation.is_some(),
         )?;
         let gradient = &self.gradient_programs[&key];
-        let wanted = self.wanted(loss, &gradient.fields);
+        let wanted = self.wanted(&loss.name, &gradient.fields);
         let rows = std::slice::from_ref(rows);
-        let batch = batch::upload(&self.client, &gradient.rows, rows, &wanted)?;
+        let (batch, _) = batch::upload(&self.client, &gradient.rows, rows, &wanted)?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
         let mut arguments = vec![
             Argument::Borrowed(params),
@@ -335,7 +338,7 @@ impl Engine {
             Some(update) => update,
             None => self.compiled_update()?,
         };
-        let rate = self.rate(&update.rate, learning_rate)?;
+        let rate = self.scalars(&update.rate, &[learning_rate as f32])?;
         let (Some(params), Some(state)) = (self.params.take(), self.state.take()) else {
             return Err(Error::StateLost);
         };

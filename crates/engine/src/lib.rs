@@ -9,7 +9,7 @@
 //! | [`Engine::forward_backward`] | parameters, rows | accumulation, histories of 8-bit products |
 //! | [`Engine::update`] | accumulation | parameters, optimizer state |
 //! | [`Engine::train`] | rows | parameters, optimizer state |
-//! | [`Engine::evaluate`], [`Engine::score`] | parameters, rows | nothing |
+//! | [`Engine::evaluate`], [`Engine::score`], [`Engine::score_filtered`] | parameters, rows | nothing |
 //! | [`Engine::snapshot`], [`Engine::weights_for`] | parameters | nothing |
 //! | [`Engine::save`], [`Engine::restore`] | checkpoint files | all state |
 //!
@@ -57,13 +57,13 @@ mod step;
 
 pub use data_shards::ShardOverData;
 pub use engine::{
-    Awaited, Compiled, DeviceWait, Engine, EngineConfig, Offload, Pending, RouterSettings, Scores,
-    Skipped, Trains, UpdateReport,
+    Awaited, Compiled, DeviceWait, Engine, EngineConfig, Kept, Offload, Pending, RouterSettings,
+    Scores, Skipped, Trains, UpdateReport,
 };
 pub use error::Error;
 pub use ferrotune_batch::OrderKind;
 pub use ferrotune_models::{HfLayout, Lora};
-pub use ferrotune_nn::{Combine, EntropyUse, HeadMode, HeadSettings, HeadSizes};
+pub use ferrotune_nn::{Combine, EntropyUse, FilterSettings, HeadMode, HeadSettings, HeadSizes};
 pub use loss::{Loss, LossFunction, LossInputs, LossTerms, Metric};
 pub use optimizer::{AdamW, Muon, OnNonFinite, Optimizer, Rule, Sgd, SpikeGuard};
 pub use schedule::{Schedule, ScheduleKind};

@@ -122,8 +122,8 @@ impl TokenPlaces {
     }
 
     /// Scores of predicted tokens, each at its token's own place in the natural rows.
-    pub(crate) fn natural(&self, scores: &[f32]) -> Vec<f32> {
-        let mut own = vec![0.0; scores.len()];
+    pub(crate) fn natural<T: Copy + Default>(&self, scores: &[T]) -> Vec<T> {
+        let mut own = vec![T::default(); scores.len()];
         for (score, at) in scores.iter().zip(&self.next) {
             own[*at] = *score;
         }

@@ -5,7 +5,7 @@
 
 use ferrotune_graph::Tensor;
 use ferrotune_models::{Decoder, Feed, Routed};
-use ferrotune_nn::{EntropyUse, Head, Params, PartialLoss, TokenScores};
+use ferrotune_nn::{EntropyUse, Filters, Head, Kept, Params, PartialLoss, TokenScores};
 
 use crate::batch::RowTensors;
 use crate::loss::{Loss, LossInputs, LossTerms, Metric};
@@ -114,6 +114,24 @@ impl Ahead {
             entropy: place(&scores.entropy),
             hit: place(&scores.hit),
         }
+    }
+
+    /// What filters leave of the same distributions, from the numbers of [`Filters`], scalars.
+    pub(crate) fn kept(&self, rows: &RowTensors, numbers: &[Tensor]) -> Kept {
+        let [top_k, top_p, min_p] = numbers else {
+            unreachable!("three settings")
+        };
+        let everywhere = |number: &Tensor| number.broadcast_to(&rows.targets.dims());
+        let filters = Filters {
+            top_k: everywhere(top_k),
+            top_p: everywhere(top_p),
+            min_p: everywhere(min_p),
+        };
+        let g = self.hidden.graph().clone();
+        g.scope("head", || {
+            self.head
+                .kept(&self.hidden, &rows.targets, Some(&self.mask), &filters)
+        })
     }
 
     /// The loss of the rows, formed with its gradient in one pass over the logits.

@@ -106,10 +106,11 @@ pub(crate) fn snapshot_program(site: &Site<'_>) -> Result<Program, Error> {
     Ok(builder.compile(site.client)?)
 }
 
-/// Scoring: parameters, rows → log-probabilities and entropies.
+/// Scoring: parameters, rows, numbers of filters if there are any → log-probabilities, entropies, and what the filters leave.
 pub(crate) struct ScoreProgram {
     pub(crate) program: Program,
     pub(crate) rows: Layout,
+    pub(crate) filters: Option<Layout>,
 }
 
 /// Traces and compiles scoring for `[rows, width]` rows.
@@ -117,6 +118,7 @@ pub(crate) fn score_program(
     site: &Site<'_>,
     rows: usize,
     width: usize,
+    filtered: bool,
 ) -> Result<ScoreProgram, Error> {
     let layout = site.rows(rows, width, &[])?;
     let mut builder = Builder::new("score", site.mesh, site.rules);
@@ -124,12 +126,23 @@ pub(crate) fn score_program(
     let tree = site.tree(given.weights());
     let rows_of = RowTensors::new(&given.rows, &[]);
     let entropy = EntropyUse::Reported;
-    let tokens = Ahead::new(site, &tree, &rows_of, entropy, false).scores(&rows_of);
-    let leaf = |name: &str| Leaf::new(name, DType::F32, &[rows, width], &["batch", "tokens"]);
-    let out = Layout::new(site.mesh, site.rules, &[leaf("logprob"), leaf("entropy")])?;
-    builder.output(&out, &[tokens.logprob, tokens.entropy]);
+    let ahead = Ahead::new(site, &tree, &rows_of, entropy, false);
+    let tokens = ahead.scores(&rows_of);
+    let leaf = |name: &str, dtype| Leaf::new(name, dtype, &[rows, width], &["batch", "tokens"]);
+    let mut leaves = vec![leaf("logprob", DType::F32), leaf("entropy", DType::F32)];
+    let mut found = vec![tokens.logprob, tokens.entropy];
+    let filters = filtered.then(|| scalars(site, &["top_k", "top_p", "min_p"]));
+    let filters = filters.transpose()?;
+    if let Some(filters) = &filters {
+        let kept = ahead.kept(&rows_of, &builder.input("filters", filters));
+        leaves.extend([leaf("kept", DType::F32), leaf("may_be_drawn", DType::Pred)]);
+        found.extend([kept.mass, kept.target]);
+    }
+    let out = Layout::new(site.mesh, site.rules, &leaves)?;
+    builder.output(&out, &found);
     Ok(ScoreProgram {
         program: builder.compile(site.client)?,
         rows: layout,
+        filters,
     })
 }

@@ -8,6 +8,58 @@
 
 use ferrotune_graph::{DType, Tensor};
 
+/// What is kept of a vocabulary, as a user says it. The default keeps everything.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FilterSettings {
+    /// Only the so many most likely tokens are kept; 0 for all.
+    pub top_k: usize,
+    /// Only the fewest tokens are kept that together have at least this share of the probability; 1 for all.
+    pub top_p: f64,
+    /// Only tokens are kept that are at least this share as likely as the most likely one; 0 for all.
+    pub min_p: f64,
+}
+
+impl Default for FilterSettings {
+    fn default() -> Self {
+        Self {
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+        }
+    }
+}
+
+impl FilterSettings {
+    /// Whether everything is kept.
+    pub fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The numbers of [`Filters`], in the order of its fields.
+    ///
+    /// # Panics
+    /// When `top_p` is no share above 0, or `min_p` no share.
+    #[track_caller]
+    pub fn numbers(&self) -> [f32; 3] {
+        let Self {
+            top_k,
+            top_p,
+            min_p,
+        } = *self;
+        assert!(
+            top_p > 0.0 && top_p <= 1.0 && (0.0..=1.0).contains(&min_p),
+            "top_p = {top_p} and min_p = {min_p} are not shares of a probability"
+        );
+        let unless = |all: bool, number: f32| if all { f32::INFINITY } else { number };
+        [
+            unless(top_k == 0, top_k as f32),
+            // The most likely token has a mass of 1 on the device: a share this small keeps only it.
+            unless(top_p == 1.0, top_p.max(1e-9) as f32),
+            min_p.ln() as f32,
+        ]
+    }
+}
+
 /// What each row keeps of its vocabulary, f32, one number a row.
 #[derive(Clone, Debug)]
 pub struct Filters {

@@ -39,7 +39,7 @@ pub use convolution::{causal_convolution, convolution_step};
 pub use decode::{CacheView, FeedStep, HeadsStep, LogitSummary, attend_cache};
 pub use delta_rule::{DeltaInputs, delta_step, gated_delta_rule, gated_delta_state};
 pub use experts::{Routes, Routing, mix_experts};
-pub use filter::Filters;
+pub use filter::{FilterSettings, Filters};
 pub use fp8::{FP8_KINDS, linear_fp8};
 pub use head::{
     Combine, EntropyUse, Head, HeadMode, HeadSettings, HeadSizes, Kept, PartialLoss, TokenScores,

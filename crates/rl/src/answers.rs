@@ -128,7 +128,7 @@ impl Answers {
     /// What there is to learn from, in the order of the answers.
     ///
     /// The old log-probs are the sampler's: trainer and sampler run the same layers, so at the first update of a step the
-    /// ratio is 1 but for rounding, and the tokens are not scored once more. The trainer knows no filters: where some were
+    /// ratio is 1 but for rounding, and the tokens are not scored once more. The loss knows no filters: where some were
     /// used, the old log-probs are those of the model before them, at its own temperature, which is then the only one allowed.
     /// Where the sampler says which experts tokens went to, they go to the same ones again.
     pub(crate) fn trajectories(&self, step: u64) -> Vec<Trajectory> {

@@ -56,6 +56,7 @@ mod stop;
 
 pub use config::SamplerConfig;
 pub use error::{Error, Result};
+pub use ferrotune_nn::FilterSettings;
 pub use refusal::Refusal;
 pub use request::{Completion, Finish, MIN_TEMPERATURE, Request, Routes};
 pub use sampler::{Sampler, Weights};

@@ -1,5 +1,7 @@
 //! Requests that cannot be served, and why.
 
+use ferrotune_nn::FilterSettings;
+
 use crate::config::SamplerConfig;
 use crate::request::{MIN_TEMPERATURE, Request};
 
@@ -115,7 +117,7 @@ pub(crate) fn check(
     if !(1..=limit).contains(&asked) {
         refusals.push(Refusal::NewTokens { asked, limit });
     }
-    let (top_p, min_p) = (request.top_p, request.min_p);
+    let FilterSettings { top_p, min_p, .. } = request.filters;
     if !(top_p > 0.0 && top_p <= 1.0) {
         refusals.push(Refusal::TopP { top_p });
     }

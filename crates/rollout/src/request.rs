@@ -1,5 +1,7 @@
 //! What is asked of a sampler, and what it answers.
 
+use ferrotune_nn::FilterSettings;
+
 /// The smallest temperature that logits are divided by; 0 is greedy.
 ///
 /// Below it the quotients lose the precision that sampling needs, and the answer is the greedy one in all but name.
@@ -17,12 +19,8 @@ pub struct Request {
     pub seed: u64,
     /// Logits are divided by it before sampling. 0 takes the most likely token instead, which every filter keeps.
     pub temperature: f64,
-    /// Only the so many most likely tokens are kept; 0 for all.
-    pub top_k: usize,
-    /// Only the fewest tokens are kept that together have at least this share of the probability; 1 for all.
-    pub top_p: f64,
-    /// Only tokens are kept that are at least this share as likely as the most likely one; 0 for all.
-    pub min_p: f64,
+    /// What may be drawn.
+    pub filters: FilterSettings,
     /// Tokens that end this answer, besides those of the sampler.
     pub stop_ids: Vec<u32>,
     /// Strings that end this answer with the token that completes one of them in its text, special tokens written out.
@@ -37,9 +35,7 @@ impl Default for Request {
             prompt: Vec::new(),
             seed: 0,
             temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
+            filters: FilterSettings::default(),
             stop_ids: Vec::new(),
             stop_strings: Vec::new(),
             max_new_tokens: 16,
@@ -50,7 +46,7 @@ impl Default for Request {
 impl Request {
     /// Whether a filter may keep some tokens from being drawn.
     pub fn is_filtered(&self) -> bool {
-        self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)
+        self.temperature > 0.0 && !self.filters.is_off()
     }
 }
 

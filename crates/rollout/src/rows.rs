@@ -114,16 +114,7 @@ impl<'a> Rows<'a> {
             if request.temperature > 0.0 {
                 greedy[row] = false;
                 inverse_temperature[row] = (1.0 / request.temperature) as f32;
-                if request.top_k > 0 {
-                    top_k[row] = request.top_k as f32;
-                }
-                if request.top_p < 1.0 {
-                    // The most likely token has a mass of 1 on the device: a share this small keeps only it.
-                    top_p[row] = request.top_p.max(1e-9) as f32;
-                }
-                if request.min_p > 0.0 {
-                    min_p[row] = request.min_p.ln() as f32;
-                }
+                [top_k[row], top_p[row], min_p[row]] = request.filters.numbers();
             }
         }
         let pause_at = match self.enough() {

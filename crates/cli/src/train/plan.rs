@@ -12,7 +12,7 @@ use ferrotune_pjrt::DType;
 use ferrotune_recipe as recipe;
 use ferrotune_recipe::{MomentDtype, OptimizerKind, Recipe};
 use ferrotune_rl::{ClipRange, Estimator, Imitation, Plan, Reinforcement};
-use ferrotune_rollout::Request;
+use ferrotune_rollout::{FilterSettings, Request};
 
 use crate::failure::{Failure, OrFail};
 use crate::train::inputs::checker;
@@ -60,9 +60,11 @@ pub(crate) fn plan(recipe: &Recipe) -> Result<Plan, Failure> {
         rows_per_micro_batch: recipe.packing.rows_per_micro_batch,
         request: Request {
             temperature: recipe.rollout.temperature,
-            top_k: recipe.rollout.top_k,
-            top_p: recipe.rollout.top_p,
-            min_p: recipe.rollout.min_p,
+            filters: FilterSettings {
+                top_k: recipe.rollout.top_k,
+                top_p: recipe.rollout.top_p,
+                min_p: recipe.rollout.min_p,
+            },
             stop_strings: recipe.rollout.stop_strings.clone(),
             max_new_tokens: recipe.rollout.max_new_tokens,
             ..Request::default()

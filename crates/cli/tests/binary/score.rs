@@ -156,6 +156,76 @@ fn qwen3_as_transformers() {
 }
 
 #[test]
+fn filters_and_temperature_are_those_of_a_sampler() {
+    let tiny = Tiny::new();
+    let model = folder("qwen3");
+    let line = |ids: &[i32]| format!("{{\"ids\": {ids:?}}}\n");
+    let documents = [
+        line(&[5, 6, 7, 8, 9, 10, 11, 12]),
+        line(&[7]),
+        line(&[50, 3, 90]),
+    ];
+    tiny.write("docs.jsonl", &documents.concat());
+    let score = |words: &str| {
+        let words = format!("score {} docs.jsonl {words}", model.display());
+        objects(&tiny.run(&words).well().out)
+    };
+    let numbers = |of: &serde_json::Value| -> Vec<f64> {
+        let of = of.as_array().unwrap().iter();
+        of.map(|it| it.as_f64().unwrap_or(f64::NEG_INFINITY))
+            .collect()
+    };
+
+    let plain = score("");
+    let mut keys: Vec<&String> = plain[0].keys().collect();
+    keys.sort();
+    assert_eq!(keys, ["entropy", "logprobs"]);
+    assert_eq!(score("--top-k 0 --top-p 1 --min-p 0"), plain);
+
+    // Only the most likely token is kept, so what it keeps is that token's probability.
+    let one = score("--top-k 1");
+    let near = score("--min-p 0.6");
+    let (mut kept, mut dropped) = (0, 0);
+    for ((plain, one), near) in plain.iter().zip(&one).zip(&near) {
+        assert_eq!(one["logprobs"], plain["logprobs"]);
+        assert_eq!(one["entropy"], plain["entropy"]);
+        let logprobs = numbers(&plain["logprobs"]);
+        let [peaks, masses, found] =
+            [&one["kept"], &near["kept"], &near["sampling_logprobs"]].map(numbers);
+        assert_eq!(
+            [peaks.len(), masses.len(), found.len()],
+            [logprobs.len(); 3]
+        );
+        for (i, logprob) in logprobs.iter().enumerate() {
+            if *logprob >= (0.6 * peaks[i]).ln() {
+                kept += 1;
+                let expected = logprob - masses[i].ln();
+                assert!((found[i] - expected).abs() < 1e-5, "{i}: {near:?}");
+            } else {
+                dropped += 1;
+                assert!(near["sampling_logprobs"][i].is_null(), "{i}: {near:?}");
+            }
+        }
+    }
+    assert!(kept > 1 && dropped > 1, "{kept} {dropped}");
+
+    let words = "--temperature 2 --top-k 50 --top-p 0.8 --min-p 0.1";
+    let (alone, packed) = (score(words), score(&format!("{words} --pack 12")));
+    for (alone, packed) in alone.iter().zip(&packed) {
+        for name in ["logprobs", "entropy", "kept", "sampling_logprobs"] {
+            let (a, b) = (numbers(&alone[name]), numbers(&packed[name]));
+            assert_eq!(a.len(), b.len());
+            let same = |(a, b): (&f64, &f64)| a == b || (a - b).abs() < 1e-5;
+            assert!(a.iter().zip(&b).all(same), "{name}: {a:?} {b:?}");
+        }
+    }
+    // Far above all differences between logits, every token is as likely as any other.
+    for entropy in numbers(&score("--temperature 1e4")[0]["entropy"]) {
+        assert!((entropy - 128_f64.ln()).abs() < 1e-5, "{entropy}");
+    }
+}
+
+#[test]
 fn a_gradient_is_of_the_mean_over_all_tokens_however_they_are_packed() {
     let tiny = Tiny::new();
     let model = folder("qwen3");

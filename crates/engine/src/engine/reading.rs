@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ferrotune_batch::Rows;
+use ferrotune_graph::HostArray;
+use ferrotune_nn::FilterSettings;
 use ferrotune_program::{Argument, Group};
 
-use super::{Awaited, Engine, Scores, report};
-use crate::batch::{self, Wanted};
+use super::{Awaited, Engine, Kept, Scores, report};
+use crate::batch;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::step;
@@ -33,11 +35,11 @@ impl Engine {
             self.evaluation_programs.insert(key.clone(), program);
         }
         let evaluation = &self.evaluation_programs[&key];
-        let batch = batch::upload(
+        let (batch, _) = batch::upload(
             &self.client,
             &evaluation.rows,
             std::slice::from_ref(rows),
-            &self.wanted(loss, &evaluation.fields),
+            &self.wanted(&loss.name, &evaluation.fields),
         )?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
         let results = evaluation.program.call(vec![
@@ -76,42 +78,66 @@ impl Engine {
     /// A token outside of the vocabulary, one shape of rows more than
     /// [`EngineConfig::max_shapes`](super::EngineConfig::max_shapes), or a failure of the device.
     pub fn score(&mut self, rows: &Rows) -> Result<Scores, Error> {
-        let key = (rows.row_count(), rows.width());
+        self.scored(rows, None)
+    }
+
+    /// The same, and [`Scores::kept`]: what a sampler with these filters would leave of the distributions. One program serves
+    /// filters of any settings, besides that of [`Self::score`].
+    ///
+    /// # Errors
+    /// As [`Self::score`].
+    ///
+    /// # Panics
+    /// As [`FilterSettings::numbers`].
+    #[track_caller]
+    pub fn score_filtered(
+        &mut self,
+        rows: &Rows,
+        filters: &FilterSettings,
+    ) -> Result<Scores, Error> {
+        self.scored(rows, Some(filters.numbers()))
+    }
+
+    fn scored(&mut self, rows: &Rows, filters: Option<[f32; 3]>) -> Result<Scores, Error> {
+        let key = (rows.row_count(), rows.width(), filters.is_some());
         if !self.score_programs.contains_key(&key) {
             let (shape, begun) = ([key.0, key.1], Instant::now());
             self.shapes.check(shape)?;
-            let program = step::score_program(&self.site(), key.0, key.1)?;
+            let program = step::score_program(&self.site(), key.0, key.1, key.2)?;
             self.shapes
                 .add(&program.program, Some(shape), begun.elapsed());
             self.score_programs.insert(key, program);
         }
         let score = &self.score_programs[&key];
-        let batch = batch::upload(
+        let (batch, places) = batch::upload(
             &self.client,
             &score.rows,
             std::slice::from_ref(rows),
-            &Wanted {
-                fields: &[],
-                reader: "score",
-                vocabulary: self.model.vocab_size,
-                longest: self.model.rotary.longest(),
-                experts: self.site().replayed(),
-                order: self.order,
-            },
+            &self.wanted("score", &[]),
         )?;
+        let filters = score.filters.as_ref().zip(filters);
+        let filters = filters.map(|(layout, numbers)| self.scalars(layout, &numbers));
+        let filters = filters.transpose()?;
         let params = self.params.as_ref().ok_or(Error::StateLost)?;
-        let results = score.program.call(vec![
+        let mut arguments = vec![
             Argument::Borrowed(params),
             Argument::Borrowed(&self.frozen),
             Argument::Borrowed(&batch),
             Argument::Borrowed(&self.scaling),
-        ])?;
+        ];
+        arguments.extend(filters.iter().map(Argument::Borrowed));
+        let results = score.program.call(arguments)?;
         let wait = &self.device_wait;
         let host = wait.during(Awaited::Rows, || results[0].to_host())?;
-        let places = self.order.places(rows)?;
+        let places = &places[0];
+        let kept = |found: &[HostArray]| Kept {
+            mass: places.natural(found[0].as_slice::<f32>()),
+            token: places.natural(found[1].as_slice::<bool>()),
+        };
         Ok(Scores {
             logprob: places.natural(host[0].as_slice::<f32>()),
             entropy: places.natural(host[1].as_slice::<f32>()),
+            kept: filters.is_some().then(|| kept(&host[2..])),
         })
     }
 }

@@ -101,4 +101,28 @@ pub struct Scores {
     pub logprob: Vec<f32>,
     /// Entropy of the distribution at that place, in nats.
     pub entropy: Vec<f32>,
+    /// What filters leave of the distribution, where some were given.
+    pub kept: Option<Kept>,
+}
+
+/// What a sampler's filters leave of the distributions of [`Scores`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// The probability of all that may be drawn; 1 where nothing is predicted.
+    pub mass: Vec<f32>,
+    /// Whether the token itself may be drawn; false where nothing is predicted.
+    pub token: Vec<bool>,
+}
+
+impl Kept {
+    /// Log-probabilities in the distributions that the filters leave, from those in the whole ones: −∞ where the token may not be
+    /// drawn.
+    pub fn sampling_logprob(&self, logprob: &[f32]) -> Vec<f32> {
+        let each = logprob.iter().zip(&self.mass).zip(&self.token);
+        each.map(|((logprob, mass), may)| match may {
+            true => logprob - mass.ln(),
+            false => f32::NEG_INFINITY,
+        })
+        .collect()
+    }
 }

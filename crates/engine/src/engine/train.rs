@@ -101,8 +101,8 @@ impl Engine {
         learning_rate: f64,
     ) -> Result<Pending, Error> {
         let step = &self.step_programs[key];
-        let wanted = self.wanted(loss, &step.fields);
-        let batch = batch::upload(&self.client, &step.rows, micro_batches, &wanted)?;
+        let wanted = self.wanted(&loss.name, &step.fields);
+        let (batch, _) = batch::upload(&self.client, &step.rows, micro_batches, &wanted)?;
         let given = [
             HostArray::from_slice(&[], &[learning_rate as f32]),
             HostArray::from_slice(&[], &[micro_batches.len() as i32]),
@@ -129,11 +129,12 @@ impl Engine {
         Ok(pending)
     }
 
-    /// The learning rate on the devices.
-    pub(super) fn rate(&self, layout: &Layout, learning_rate: f64) -> Result<Group, Error> {
-        let rate = HostArray::from_slice(&[], &[learning_rate as f32])
-            .map_err(ferrotune_program::Error::from)?;
-        Ok(Group::upload(&self.client, layout, &[rate])?)
+    /// Numbers on the devices.
+    pub(super) fn scalars(&self, layout: &Layout, numbers: &[f32]) -> Result<Group, Error> {
+        let each = numbers.iter().map(|it| HostArray::from_slice(&[], &[*it]));
+        let each: Result<Vec<HostArray>, _> = each.collect();
+        let each = each.map_err(ferrotune_program::Error::from)?;
+        Ok(Group::upload(&self.client, layout, &each)?)
     }
 
     /// Takes over what an update has made.

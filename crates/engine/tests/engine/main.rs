@@ -8,6 +8,7 @@ mod data_shards;
 mod denominators;
 mod evaluation;
 mod export;
+mod filters;
 mod fp8;
 mod head;
 mod longrope;

@@ -1,34 +1,20 @@
 //! What a sampler's filters leave of each distribution.
 
 use ferrotune_graph::{DType, Platform};
-use ferrotune_nn::{Filters, HeadMode};
+use ferrotune_nn::{FilterSettings, Filters, HeadMode};
 
 use crate::case::{Case, Numbers, distance, noise, values};
 use crate::meshes::{PLACED, on};
 
-/// The filters of one token: `k`, share and least share of the largest, as the sampler's requests have them.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    top_k: usize,
-    top_p: f64,
-    min_p: f64,
-}
-
-const NOTHING: Asked = Asked {
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-};
-
 /// Every kind alone, all together, and none.
-fn settings() -> [Asked; 8] {
-    let of = |top_k, top_p, min_p| Asked {
+fn settings() -> [FilterSettings; 8] {
+    let of = |top_k, top_p, min_p| FilterSettings {
         top_k,
         top_p,
         min_p,
     };
     [
-        NOTHING,
+        FilterSettings::default(),
         of(3, 1.0, 0.0),
         of(0, 0.7, 0.0),
         of(0, 1.0, 0.3),
@@ -40,7 +26,7 @@ fn settings() -> [Asked; 8] {
 }
 
 /// Mass and whether the target is kept, by sorting in f64, for logits of one token.
-fn by_sorting(z: &[f64], asked: Asked, target: usize) -> (f64, bool) {
+fn by_sorting(z: &[f64], asked: FilterSettings, target: usize) -> (f64, bool) {
     let peak = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let p: Vec<f64> = z.iter().map(|z| (z - peak).exp()).collect();
     let mut order: Vec<usize> = (0..p.len()).collect();
@@ -70,33 +56,17 @@ fn by_sorting(z: &[f64], asked: Asked, target: usize) -> (f64, bool) {
 }
 
 /// Mass, and 1 where the target is kept, of every token.
-fn found(case: &Case, n: &Numbers, asked: &[Asked]) -> [Vec<f64>; 2] {
-    let number =
-        |of: &dyn Fn(&Asked) -> f64| -> Vec<f32> { asked.iter().map(|it| of(it) as f32).collect() };
-    let top_k = number(&|it| {
-        if it.top_k > 0 {
-            it.top_k as f64
-        } else {
-            f64::INFINITY
-        }
-    });
-    let top_p = number(&|it| {
-        if it.top_p < 1.0 {
-            it.top_p
-        } else {
-            f64::INFINITY
-        }
-    });
-    let min_p = number(&|it| it.min_p.ln());
+fn found(case: &Case, n: &Numbers, asked: &[FilterSettings]) -> [Vec<f64>; 2] {
     let program = case.compile(n, |g, args| {
-        let setting = |values: &[f32]| {
-            let array = ferrotune_graph::HostArray::from_slice(&[n.rows, n.width], values);
+        let [top_k, top_p, min_p] = [0, 1, 2].map(|at| {
+            let values: Vec<f32> = asked.iter().map(|it| it.numbers()[at]).collect();
+            let array = ferrotune_graph::HostArray::from_slice(&[n.rows, n.width], &values);
             g.constant(array.unwrap())
-        };
+        });
         let filters = Filters {
-            top_k: setting(&top_k),
-            top_p: setting(&top_p),
-            min_p: setting(&min_p),
+            top_k,
+            top_p,
+            min_p,
         };
         let mask = args[3].ne(&args[3].zeros_like());
         let x = args[0].convert(case.compute);
@@ -110,7 +80,7 @@ fn found(case: &Case, n: &Numbers, asked: &[Asked]) -> [Vec<f64>; 2] {
 }
 
 /// What the formulas say of every token.
-fn expected(n: &Numbers, temperature: f64, asked: &[Asked]) -> [Vec<f64>; 2] {
+fn expected(n: &Numbers, temperature: f64, asked: &[FilterSettings]) -> [Vec<f64>; 2] {
     let mut all = [vec![], vec![]];
     for (token, asked) in asked.iter().enumerate() {
         let x = &n.x[token * n.model..(token + 1) * n.model];
@@ -129,7 +99,7 @@ fn expected(n: &Numbers, temperature: f64, asked: &[Asked]) -> [Vec<f64>; 2] {
     all
 }
 
-fn check(case: &Case, n: &Numbers, asked: &[Asked]) {
+fn check(case: &Case, n: &Numbers, asked: &[FilterSettings]) {
     let (found, right) = (found(case, n, asked), expected(n, case.temperature, asked));
     let what = format!("{:?} on {} {:?}", case.settings, case.mesh, case.rules);
     let apart = distance(&found[0], &right[0]);
@@ -141,7 +111,7 @@ fn check(case: &Case, n: &Numbers, asked: &[Asked]) {
 }
 
 /// All settings, over and over.
-fn for_tokens(n: &Numbers) -> Vec<Asked> {
+fn for_tokens(n: &Numbers) -> Vec<FilterSettings> {
     settings().into_iter().cycle().take(n.tokens()).collect()
 }
 
@@ -194,13 +164,13 @@ fn a_log_prob_less_that_of_the_kept_mass_adds_up_to_one_over_what_is_kept() {
 #[test]
 fn equal_logits_are_kept_together_and_rows_that_are_not_finite_have_no_mass() {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
-    let two = Asked {
+    let two = FilterSettings {
         top_k: 2,
-        ..NOTHING
+        ..FilterSettings::default()
     };
-    let half = Asked {
+    let half = FilterSettings {
         top_p: 0.5,
-        ..NOTHING
+        ..FilterSettings::default()
     };
     let e = |z: f64| z.exp();
     for (logits, asked, mass) in [
@@ -212,16 +182,16 @@ fn equal_logits_are_kept_together_and_rows_that_are_not_finite_have_no_mass() {
         ([1.0, 1.0, 1.0, 1.0], half, 1.0),
         (
             [-0.0, 0.0, -1.0, -inf],
-            Asked {
+            FilterSettings {
                 top_k: 1,
-                ..NOTHING
+                ..FilterSettings::default()
             },
             2.0 / (2.0 + e(-1.0)),
         ),
         ([0.0, -inf, -inf, -inf], two, 1.0),
         ([0.0, nan, 1.0, 2.0], two, nan),
         ([0.0, inf, 1.0, 2.0], half, nan),
-        ([-inf, -inf, -inf, -inf], NOTHING, nan),
+        ([-inf, -inf, -inf, -inf], FilterSettings::default(), nan),
     ] {
         let mut n = Numbers::new([1, 1, 1, 4]);
         n.x = vec![1.0];

@@ -1,7 +1,7 @@
 //! From completions to rewards, advantages, trajectories and metrics.
 
 use ferrotune_batch::Field;
-use ferrotune_rollout::Routes;
+use ferrotune_rollout::{FilterSettings, Routes};
 
 use super::*;
 use crate::dataset::Dataset;
@@ -215,7 +215,10 @@ fn where_filters_were_used_the_old_logprobs_are_the_models() {
     };
     assert_eq!(old(&Request::default()), [-0.5, -1.5]);
     let filtered = Request {
-        top_p: 0.9,
+        filters: FilterSettings {
+            top_p: 0.9,
+            ..FilterSettings::default()
+        },
         ..Request::default()
     };
     assert_eq!(old(&filtered), [-7.0, -8.0]);

@@ -1,80 +1,15 @@
 //! Trainer and sampler with the same experts for the same tokens.
 
-use std::path::PathBuf;
-
 use ferrotune_batch::{Aggregation, Packing, Trajectory};
-use ferrotune_engine::{
-    Engine, EngineConfig, HeadMode, HeadSettings, Offload, Optimizer, OrderKind, RouterSettings,
-    ShardOverData, Trains,
-};
-use ferrotune_graph::{DType, Mesh, Policy, Rules};
-use ferrotune_models::ModelConfig;
-use ferrotune_nn::LOGICAL_AXES;
-use ferrotune_pjrt::{Client, Plugin};
-use ferrotune_rollout::{Completion, Request, Sampler, SamplerConfig};
+use ferrotune_engine::{Engine, EngineConfig, RouterSettings};
+use ferrotune_rollout::{Completion, Request};
 
-fn config() -> EngineConfig {
-    EngineConfig {
-        compute: DType::F32,
-        fp8_history: 0,
-        policy: Policy::keep_dots(),
-        head: HeadSettings {
-            mode: HeadMode::Fused,
-            token_chunk: 1 << 20,
-            vocab_chunk: 1 << 20,
-        },
-        temperature: 1.0,
-        optimizer: Optimizer::default(),
-        max_inflight: 2,
-        max_shapes: 8,
-        group_norms: Vec::new(),
-        trains: Trains::All,
-        shard_over_data: ShardOverData::Nothing,
-        offload: Offload::Nothing,
-        router: RouterSettings {
-            replay: true,
-            ..RouterSettings::default()
-        },
-        order: OrderKind::default(),
-    }
-}
-
-/// A trainer and a sampler of a model with experts, on devices that share rows.
-fn both(client: &Client, family: &str, devices: usize) -> (Engine, Sampler) {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/fixtures/hf")
-        .join(family);
-    let model = ModelConfig::load(&dir).unwrap();
-    let params = ferrotune_models::load(&dir, &model).unwrap().params;
-    let mesh = Mesh::new(&[("data", devices)]).unwrap();
-    let rows = |axis: &str| match axis {
-        "batch" => vec!["data".to_owned()],
-        _ => Vec::new(),
-    };
-    let rules = Rules::new(LOGICAL_AXES.map(|axis| (axis, rows(axis))));
-    let engine = Engine::new(client, &mesh, &rules, model, config(), &params).unwrap();
-    let sampler = SamplerConfig {
-        batch: 4,
-        max_prompt_tokens: 7,
-        max_new_tokens: 9,
-        tokens_per_dispatch: 4,
-        compute: DType::F32,
-        stop_ids: vec![],
-        adapter_scale: 1.0,
-        routes: true,
-        pad_id: 0,
-    };
-    let layouts = engine.layouts();
-    let sampler = Sampler::new(client, &rules, engine.model(), &layouts, sampler).unwrap();
-    (engine, sampler)
-}
+use crate::setup::{config, engine, prompt, sampler};
 
 /// More than there are rows, of many lengths; two have the same prompt.
 fn requests() -> Vec<Request> {
     let request = |i: usize| Request {
-        prompt: (0..1 + i * 5 % 7)
-            .map(|k| ((i * 31 + k * 17) % 128) as u32)
-            .collect(),
+        prompt: prompt(i),
         seed: 7 + i as u64,
         max_new_tokens: 1 + i * 7 % 9,
         ..Request::default()
@@ -113,10 +48,16 @@ fn worst(found: &[Vec<f32>], answers: &[(Request, Completion)]) -> f32 {
 
 #[test]
 fn tokens_go_in_training_where_the_sampler_sent_them() {
-    let plugin = Plugin::cpu(&mut |line| eprintln!("{line}")).expect("the CPU plugin");
-    let client = Client::cpu(&plugin, 2).unwrap();
     for (family, devices) in [("qwen3_moe", 1), ("qwen3_next", 2)] {
-        let (mut engine, sampler) = both(&client, family, devices);
+        let replaying = EngineConfig {
+            router: RouterSettings {
+                replay: true,
+                ..RouterSettings::default()
+            },
+            ..config()
+        };
+        let mut engine = engine(family, devices, replaying);
+        let sampler = sampler(&engine, true);
         let requests = requests();
         let weights = sampler.weights(&engine.weights().unwrap()).unwrap();
         let answers = sampler.generate(&weights, &requests, &mut |_, _| ());

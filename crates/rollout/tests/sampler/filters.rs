@@ -1,6 +1,6 @@
 //! Top-k, top-p and min-p: what may be drawn, how often, and with which log-probs.
 
-use ferrotune_rollout::{Request, SamplerConfig};
+use ferrotune_rollout::{FilterSettings, Request, SamplerConfig};
 
 use crate::setup::{Fixture, config, log_softmax, request};
 
@@ -17,15 +17,20 @@ fn filtered(logits: &[f32], asked: &Request) -> Vec<f64> {
         order.sort_by(|a, b| p[*b].total_cmp(&p[*a]));
         order
     };
-    if asked.top_k > 0 {
-        order(&p).iter().skip(asked.top_k).for_each(|i| p[*i] = 0.0);
+    let FilterSettings {
+        top_k,
+        top_p,
+        min_p,
+    } = asked.filters;
+    if top_k > 0 {
+        order(&p).iter().skip(top_k).for_each(|i| p[*i] = 0.0);
         normalise(&mut p);
     }
-    if asked.top_p < 1.0 {
+    if top_p < 1.0 {
         let mut before = 0.0;
         for i in order(&p) {
             let own = p[i];
-            if before >= asked.top_p {
+            if before >= top_p {
                 p[i] = 0.0;
             }
             before += own;
@@ -34,7 +39,7 @@ fn filtered(logits: &[f32], asked: &Request) -> Vec<f64> {
     }
     let peak = p.iter().copied().fold(0.0, f64::max);
     p.iter_mut().for_each(|p| {
-        if *p < asked.min_p * peak {
+        if *p < min_p * peak {
             *p = 0.0;
         }
     });
@@ -48,9 +53,11 @@ fn settings() -> Vec<Request> {
     let with = |temperature, top_k, top_p, min_p| Request {
         prompt: vec![3, 14, 15, 92],
         temperature,
-        top_k,
-        top_p,
-        min_p,
+        filters: FilterSettings {
+            top_k,
+            top_p,
+            min_p,
+        },
         max_new_tokens: 1,
         ..all.clone()
     };
@@ -123,9 +130,11 @@ fn a_row_without_filters_does_not_feel_those_of_others() {
     let plain: Vec<Request> = (0..4).map(|i| request(i, 0.5 * i as f64)).collect();
     let alone = fixture.answers(&sampler, &plain);
     let filtered = |i| Request {
-        top_k: 3,
-        top_p: 0.9,
-        min_p: 0.01,
+        filters: FilterSettings {
+            top_k: 3,
+            top_p: 0.9,
+            min_p: 0.01,
+        },
         ..request(i, 1.2)
     };
     let mixed: Vec<Request> = (0..4)
@@ -142,9 +151,11 @@ fn equal_logits_are_kept_or_dropped_together() {
     let fixture = Fixture::flat("llama");
     let sampler = fixture.sampler(config());
     let asked = |top_k, top_p, min_p| Request {
-        top_k,
-        top_p,
-        min_p,
+        filters: FilterSettings {
+            top_k,
+            top_p,
+            min_p,
+        },
         ..request(1, 1.0)
     };
     let requests = [asked(1, 1.0, 0.0), asked(0, 0.01, 0.0), asked(0, 1.0, 1.0)];
@@ -161,9 +172,11 @@ fn the_most_likely_token_survives_every_filter() {
     let sampler = fixture.sampler(config());
     let greedy = fixture.answers(&sampler, &[request(3, 0.0)]);
     let strict = |top_k, top_p, min_p, temperature| Request {
-        top_k,
-        top_p,
-        min_p,
+        filters: FilterSettings {
+            top_k,
+            top_p,
+            min_p,
+        },
         ..request(3, temperature)
     };
     let requests = [

@@ -3,7 +3,7 @@
 use ferrotune_graph::{DType, HostArray, Mesh, Rules};
 use ferrotune_models::RotaryScaling;
 use ferrotune_program::Group;
-use ferrotune_rollout::{Error, Refusal, Request, Sampler, SamplerConfig};
+use ferrotune_rollout::{Error, FilterSettings, Refusal, Request, Sampler, SamplerConfig};
 
 use crate::setup::{Fixture, client, config, request};
 
@@ -80,15 +80,23 @@ fn bad_requests_are_refused_with_the_reason() {
         assert_eq!(refused, [Refusal::NewTokens { asked, limit: 12 }]);
     }
     for top_p in [0.0, -0.5, 1.1, f64::NAN] {
-        let refused = refuse(Request {
+        let filters = FilterSettings {
             top_p,
+            ..good.filters
+        };
+        let refused = refuse(Request {
+            filters,
             ..good.clone()
         });
         assert!(matches!(refused[..], [Refusal::TopP { .. }]), "{top_p}");
     }
     for min_p in [-0.1, 1.1, f64::NAN] {
-        let refused = refuse(Request {
+        let filters = FilterSettings {
             min_p,
+            ..good.filters
+        };
+        let refused = refuse(Request {
+            filters,
             ..good.clone()
         });
         assert!(matches!(refused[..], [Refusal::MinP { .. }]), "{min_p}");
