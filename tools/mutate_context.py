@@ -9,9 +9,10 @@ queries sent to the wrong device, keys of one device alone.
 
 import mutants
 
-BUILD = ["cargo", "test", "-q", "-p", "ferrotune-engine", "--lib", "--test", "engine", "--no-run"]
+BUILD = ["cargo", "test", "-q", "-p", "ferrotune-nn", "-p", "ferrotune-engine", "--lib", "--test", "engine", "--no-run"]
 TESTS = [
     ["cargo", "test", "-q", "-p", "ferrotune-engine", "--lib", "order"],
+    ["cargo", "test", "-q", "-p", "ferrotune-nn", "--lib", "swap"],
     ["cargo", "test", "-q", "-p", "ferrotune-engine", "--test", "engine", "context"],
 ]
 
@@ -34,7 +35,7 @@ FAULTS = [
     ("positions left in natural order", UPLOAD, "of_tokens(rows.positions())?", "ints(rows.positions())?"),
     ("segments left in natural order", UPLOAD, "of_tokens(rows.segment_ids())?", "ints(rows.segment_ids())?"),
     ("experts left in natural order", UPLOAD, "let ids = places.here(ids, per_token);", "let ids = ids.to_vec();"),
-    ("keys of one device twice", REGION, "whole(&parts[1], 2), whole(&parts[2], 2)", "whole(&parts[1], 2), whole(&parts[1], 2)"),
+    ("keys of one device in place of the others'", REGION, "axes => tensor.all_gather(axes, dim),", "axes => {\n                let sizes = axes.iter().map(|it| g.mesh().axis_size(it).unwrap_or(1));\n                Tensor::concatenate(&vec![tensor; sizes.product()], dim)\n            }"),
     ("queries go where their places do not", REGION, "places(out(&parts[3]), out(&parts[4]))", "places(parts[3].clone(), parts[4].clone())"),
     ("answers are not sent back", REGION, "|swap| swap.back(&read)", "|swap| swap.out(&read)"),
     ("halves go to the same devices", SWAP, "home(2 * r + odd)", "home(2 * r)"),

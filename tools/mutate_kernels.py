@@ -73,6 +73,7 @@ FAULTS = [
     ("queries of the last block only", NN + "tiled/kernel/backward.rs", "block.first == 0,", "true,"),
     ("keys of the last queries only", NN + "tiled/kernel/backward.rs", "right, wide, &mut block.dk, KEYS, false", "right, wide, &mut block.dk, KEYS, true"),
     ("values and keys exchanged", NN + "tiled/kernel/backward.rs", "dv[at * size + e] = T::nearest(block.dv", "dv[at * size + e] = T::nearest(block.dk"),
+    ("keys are read for values", NN + "tiled/region.rs", "whole(&parts[1], 2), whole(&parts[2], 2)", "whole(&parts[1], 2), whole(&parts[1], 2)"),
     ("devices read their own keys", NN + "tiled/region.rs", "axes => tensor.all_gather(axes, dim),", "axes if axes.len() > 9 => tensor.all_gather(axes, dim),\n            _ => tensor.clone(),"),
     ("the ring is read from its beginning", NN + "decode/attention.rs", "[first..slots, 0..last + 1]", "[0..last + 1, first..slots]"),
     ("the layer is the first", NN + "decode/attention.rs", "let begin = (layer * b * k + at) * s * e;", "let begin = at * s * e;"),

@@ -193,6 +193,18 @@ mod tests {
         }
     }
 
+    /// A loss may sum by rows: it must find there what belongs to each row, also to its first token.
+    #[test]
+    fn what_belongs_to_a_row_stays_in_it() {
+        let rows = rows();
+        for kind in OrderKind::ALL {
+            let next = order(kind, false).places(&rows).unwrap().next;
+            for (row, next) in next.chunks(32).enumerate() {
+                assert!(next.iter().all(|at| at / 32 == row), "{kind:?} {row}");
+            }
+        }
+    }
+
     #[test]
     fn scores_of_predicted_tokens_come_back_to_their_own_places() {
         let rows = rows();

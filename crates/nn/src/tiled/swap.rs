@@ -64,3 +64,29 @@ impl ChunkSwap {
         Tensor::concatenate(&[&sent(0), &sent(1)], 1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferrotune_graph::{Mesh, Rules};
+
+    use super::*;
+
+    /// Any permutation gives the same numbers; this one makes causal attention even.
+    #[test]
+    fn each_device_works_on_a_chunk_and_its_mirror_image() {
+        for devices in [2, 4, 8] {
+            let mesh = Mesh::new(&[("context", devices)]).unwrap();
+            let g = Graph::new("swap", mesh, Rules::default());
+            let swap = ChunkSwap::of(&g, QueryOrder::DualChunkSwap, &["context"]).unwrap();
+            for device in 0..devices {
+                let chunks = [0, 1].map(|odd| {
+                    let sent = swap.pairs[odd].iter().filter(|(_, to)| *to == device);
+                    sent.map(|(from, _)| 2 * from + odd).collect::<Vec<_>>()
+                });
+                let mut chunks = chunks.concat();
+                chunks.sort_unstable();
+                assert_eq!(chunks, [device, 2 * devices - 1 - device]);
+            }
+        }
+    }
+}
