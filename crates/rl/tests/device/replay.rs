@@ -54,7 +54,8 @@ fn both(client: &Client, family: &str, devices: usize) -> (Engine, Sampler) {
     let rules = Rules::new(LOGICAL_AXES.map(|axis| (axis, rows(axis))));
     let engine = Engine::new(client, &mesh, &rules, model, config(), &params).unwrap();
     let sampler = SamplerConfig {
-        batch: 4,
+        // So many that each device reads several prompts at a time.
+        batch: 16,
         max_prompt_tokens: 7,
         max_new_tokens: 9,
         tokens_per_dispatch: 4,
@@ -79,7 +80,7 @@ fn requests() -> Vec<Request> {
         max_new_tokens: 1 + i * 7 % 9,
         ..Request::default()
     };
-    let mut requests: Vec<Request> = (0..10).map(request).collect();
+    let mut requests: Vec<Request> = (0..20).map(request).collect();
     requests[3].prompt = requests[2].prompt.clone();
     requests
 }
