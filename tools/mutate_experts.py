@@ -28,7 +28,7 @@ FAULTS = [
     ("empty places over full ones", CAPPED, "number.ge(&held.expand(1))", "number.ge(&(held.expand(1) - 1.0))"),
     ("answers to the wrong tokens", CAPPED, "with_dropped.permute_rows(&self.back, &self.order)", "with_dropped.permute_rows(&self.order, &self.back)"),
     ("capacity rounded down", CAPPED, "(factor * even).ceil()", "(factor * even).floor()"),
-    ("a buffer without places", CAPPED, "places.clamp(1, tokens.max(1))", "places.min(tokens)"),
+    ("more places than tokens", CAPPED, "places.min(tokens)", "places"),
     ("adapters not scaled", "nn/src/experts.rs", "by_expert(&by_expert(rows, a), b) * params.adapter_scale()", "by_expert(&by_expert(rows, a), b)"),
     ("capacity of all rows together", "models/src/decoder/feed_forward.rs", "Capacity::of_rows(factor, [b, t], j, sizes.count)", "Capacity::of_rows(factor, [1, b * t], j, sizes.count)"),
     ("dropped counts of the wrong layer", "engine/src/scores.rs", "dropped.slice(0, at, at + 1)", "dropped.slice(0, 0, 1)"),

@@ -21,8 +21,8 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// `⌈factor · T · J / X⌉` places for `[B,T]` rows, padding included; at least one, and no more than a row has tokens. A factor
-    /// of 1 is enough where tokens are spread evenly.
+    /// `⌈factor · T · J / X⌉` places for `[B,T]` rows, padding included: at least one, for a factor above 0, and no more than a row
+    /// has tokens. A factor of 1 is enough where tokens are spread evenly.
     ///
     /// # Source
     /// Fedus, Zoph and Shazeer, "Switch transformers" (2021), eq. 3, with the tokens of a row.
@@ -31,7 +31,7 @@ impl Capacity {
         let places = (factor * even).ceil() as usize;
         Self {
             rows,
-            places: places.clamp(1, tokens.max(1)),
+            places: places.min(tokens),
         }
     }
 }

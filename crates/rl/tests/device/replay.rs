@@ -14,7 +14,7 @@ fn requests() -> Vec<Request> {
         max_new_tokens: 1 + i * 7 % 9,
         ..Request::default()
     };
-    let mut requests: Vec<Request> = (0..10).map(request).collect();
+    let mut requests: Vec<Request> = (0..20).map(request).collect();
     requests[3].prompt = requests[2].prompt.clone();
     requests
 }

@@ -55,10 +55,10 @@ fn rules() -> Rules {
     Rules::new(LOGICAL_AXES.map(|axis| (axis, over(axis))))
 }
 
-/// A sampler of the trainer's model, of four rows.
+/// A sampler of the trainer's model, of so many rows that each device of a mesh reads several prompts at a time.
 pub(crate) fn sampler(engine: &Engine, routes: bool) -> Sampler {
     let config = SamplerConfig {
-        batch: 4,
+        batch: 16,
         max_prompt_tokens: 7,
         max_new_tokens: 9,
         tokens_per_dispatch: 4,
