@@ -1,11 +1,14 @@
 //! A step as one program gives the numbers of its parts.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ferrotune_batch::Rows;
-use ferrotune_engine::{Engine, EngineConfig, Error, HeadMode, Loss, Optimizer, Rule, Sgd};
+use ferrotune_engine::{
+    Engine, EngineConfig, Error, HeadMode, Loss, LossInputs, Metric, Optimizer, Rule, Sgd,
+};
 use ferrotune_graph::HostArray;
-use ferrotune_nn::ParamSpec;
+use ferrotune_nn::{Combine, ParamSpec};
 
 use crate::setup::{config, documents, engine_on, relative, rows};
 
@@ -124,6 +127,32 @@ fn a_program_for_several_micro_batches_walks_through_as_many_as_there_are() {
     let five = [batches(4), batches(4)[..1].to_vec()].concat();
     whole.train(&five, &loss, 0.0).unwrap();
     assert_eq!(whole.programs().count(), 2, "but not for more");
+}
+
+/// Rows of padding would add nothing to a gradient, but cost as much as others.
+#[test]
+fn no_place_behind_the_last_micro_batch_is_walked_through() {
+    let plain = Loss::cross_entropy();
+    let build = plain.build.clone();
+    let counting = move |inputs: &LossInputs| {
+        let mut terms = build(inputs);
+        let walked = Metric {
+            name: "walked".to_owned(),
+            value: terms.loss.scalar_like(1.0),
+            combine: Combine::Sum,
+        };
+        terms.metrics.push(walked);
+        terms
+    };
+    let loss = Loss {
+        build: Arc::new(counting),
+        separable: false,
+        ..plain
+    };
+    let mut engine = engine_on("llama", 1, 1, momentum());
+    engine.compile_step(4, 2, 32, &loss).unwrap();
+    let pending = engine.train(&batches(4)[..3], &loss, 0.0).unwrap();
+    assert_eq!(pending.read().unwrap().metrics["walked"], 3.0);
 }
 
 #[test]
