@@ -56,6 +56,10 @@ pub(crate) fn available() -> bool {
 
 /// Where a pair of left tiles (rows 0–15 and 16–31) begins and how its rows lie; the next pair is `step` bytes further.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "there are no units to read it")
+)]
 pub(crate) struct Left {
     pub(crate) first: *const u8,
     pub(crate) second: *const u8,
