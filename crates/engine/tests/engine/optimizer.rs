@@ -258,6 +258,31 @@ fn a_window_of_one_compares_with_the_norm_before() {
 }
 
 #[test]
+fn a_spike_changes_nothing_but_the_window() {
+    let mut engine = of(Optimizer {
+        spike: Some(SpikeGuard {
+            window: 1,
+            factor: 5.0,
+        }),
+        ..Optimizer::default()
+    });
+    learn(&mut engine, 1.0);
+    let state = |engine: &Engine| {
+        let (window, others): (Vec<_>, Vec<_>) = engine
+            .optimizer_to_host()
+            .unwrap()
+            .into_iter()
+            .partition(|(name, _)| name == "recent_norms");
+        (engine.params_to_host().unwrap(), others, window)
+    };
+    let before = state(&engine);
+    assert_eq!(learn(&mut engine, 20.0).1, Some(Skipped::Spike));
+    let after = state(&engine);
+    assert_eq!((after.0, after.1), (before.0, before.1));
+    assert_ne!(after.2, before.2);
+}
+
+#[test]
 fn clipping_bounds_the_step_of_a_huge_gradient_and_leaves_a_small_one_alone() {
     let batch = rows(&documents(&[10]), 16, 1);
     let step = |factor: f64, limit: f64| {
