@@ -150,6 +150,8 @@ fn export(args: &CheckpointExportArgs) -> Result<(), Failure> {
     let stored = checkpoint::open(&path).or_fail()?;
     let learned = |spec: &ParamSpec| stored.param(&path, spec);
     if let Trains::Adapters(lora) = &learns.trains {
+        let names = learns.adapters.iter().map(|(spec, _)| spec.path.as_str());
+        stored.check_params(&path, &names.collect()).or_refuse()?;
         let filled = |(spec, first)| {
             let array = learned(&spec)?.unwrap_or(first);
             Ok((spec, array))
@@ -167,6 +169,8 @@ fn export(args: &CheckpointExportArgs) -> Result<(), Failure> {
             .into_iter()
             .map(|(spec, array)| (spec.path, array))
             .collect();
+        let names = first.keys().map(String::as_str).collect();
+        stored.check_params(&path, &names).or_refuse()?;
         let mut fetch = |spec: &ParamSpec| {
             let frozen = || Cow::Borrowed(&first[&spec.path]);
             Ok::<_, Error>(learned(spec)?.map_or_else(frozen, Cow::Owned))

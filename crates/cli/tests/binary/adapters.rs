@@ -33,6 +33,15 @@ fn adapters_are_trained_scored_sampled_and_trained_on() {
         assert!(bytes("last", name) == bytes("out/adapter", name), "{name}");
     }
 
+    // Not as what another run trains, which would be the weights it began with.
+    for (from, run, name) in [
+        ("base", "out", "`embed`"),
+        ("out", "base", "q_proj_lora_a`"),
+    ] {
+        tiny.run(&format!("checkpoint export {from} wrong --run {run}"))
+            .refused(2, &["does not fit this run", name]);
+    }
+
     tiny.write("docs.jsonl", "{\"text\": \"12 =21\"}\n");
     let score = |more: &str| {
         objects(

@@ -1,5 +1,6 @@
 //! From a folder to arrays.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
@@ -183,6 +184,32 @@ fn arrays(
 }
 
 impl Stored {
+    /// Whether all parameters that it has are among `names`, those of a run.
+    ///
+    /// # Errors
+    /// Those that are not, by name.
+    pub fn check_params(&self, dir: &Path, names: &HashSet<&str>) -> Result<(), Error> {
+        let files = &self.manifest.files;
+        let params = files.iter().filter(|it| it.name == "params.safetensors");
+        let stored = params.flat_map(|it| &it.arrays);
+        let differences: Vec<String> = stored
+            .filter(|it| !names.contains(it.name.as_str()))
+            .map(|it| {
+                format!(
+                    "`{}` is in the checkpoint and does not learn in this run",
+                    it.name
+                )
+            })
+            .collect();
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Incompatible {
+            path: dir.to_owned(),
+            differences,
+        })
+    }
+
     /// The value of a parameter, if it is one of those that learn.
     ///
     /// # Errors
