@@ -6,8 +6,8 @@ use crate::kept::Loan;
 use crate::left::{Block, LeftOperand, pack_left};
 use crate::matrix::Matrix;
 use crate::packed::Packed;
-use crate::tiles::Tile;
-use crate::{Threads, narrow, wide};
+use crate::tiles::{self, Tile};
+use crate::{Threads, narrow, tiled, wide};
 
 /// f32, bf16 or f16.
 pub trait Number: Copy + Send + Sync + 'static {
@@ -77,12 +77,16 @@ impl Number for f32 {
         value
     }
 
-    fn pack(b: Matrix<'_, f32>, packed: &mut Packed) {
-        packed.take_f32(b);
+    fn pack_left(a: Matrix<'_, f32>, memory: Loan<Tile>, threads: Threads) -> Loan<Tile> {
+        pack_left(a, memory, threads)
+    }
+
+    fn multiply_left(a: &LeftOperand<'_, f32>, b: &Packed, block: &Block, sums: &mut [f32]) {
+        b.multiply_left(a, block, sums);
     }
 
     fn pack_rows(pieces: &[Matrix<'_, f32>], packed: &mut Packed) {
-        packed.take_rows_f32(pieces);
+        packed.take(pieces);
     }
 
     fn multiply_packed(
@@ -93,7 +97,7 @@ impl Number for f32 {
         stride: usize,
         fresh: bool,
     ) {
-        b.multiply_f32(a, columns, sums, stride, fresh);
+        b.multiply(a, columns, sums, stride, fresh);
     }
 
     #[track_caller]
@@ -127,7 +131,7 @@ impl Number for bf16 {
     }
 
     fn pack_rows(pieces: &[Matrix<'_, bf16>], packed: &mut Packed) {
-        packed.take_rows_bf16(pieces);
+        packed.take(pieces);
     }
 
     fn multiply_packed(
@@ -138,13 +142,17 @@ impl Number for bf16 {
         stride: usize,
         fresh: bool,
     ) {
-        b.multiply_bf16(a, columns, sums, stride, fresh);
+        b.multiply(a, columns, sums, stride, fresh);
     }
 
     #[track_caller]
     fn multiply(a: Matrix<'_, bf16>, b: Matrix<'_, bf16>, out: &mut [f32], threads: Threads) {
         assert_eq!(a.columns(), b.rows(), "elements that are summed over");
-        narrow::multiply(a, b, out, threads);
+        if tiles::available::<bf16>() {
+            tiled::multiply(a, b, out, threads);
+        } else {
+            narrow::multiply(a, b, out, threads);
+        }
     }
 }
 
@@ -161,7 +169,7 @@ impl Number for f16 {
     }
 
     fn pack_rows(pieces: &[Matrix<'_, f16>], packed: &mut Packed) {
-        packed.take_rows_widened(pieces);
+        packed.take_widened(pieces);
     }
 
     fn multiply_packed(
@@ -213,5 +221,10 @@ pub fn multiply_each_rounded(
     for (b, _) in &*products {
         assert_eq!(a.columns(), b.rows(), "elements that are summed over");
     }
-    narrow::multiply_each(a, products, threads);
+    if tiles::available::<bf16>() {
+        return tiled::multiply_each(a, products, threads);
+    }
+    for (b, out) in products {
+        narrow::multiply(a, *b, out, threads);
+    }
 }

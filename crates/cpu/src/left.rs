@@ -2,14 +2,12 @@
 
 use std::ops::Range;
 
-use half::bf16;
-
 use crate::element::Number;
 use crate::kept::{Loan, lend};
 use crate::matrix::Matrix;
 use crate::pack;
 use crate::threads::Threads;
-use crate::tiles::{self, BLOCK, Tile};
+use crate::tiles::{self, BLOCK, Element, Tile};
 
 /// A left operand that is prepared once and used by many products, of any threads.
 pub struct LeftOperand<'a, T> {
@@ -40,15 +38,15 @@ impl<'a, T: Number> LeftOperand<'a, T> {
 }
 
 /// Tiles of a left operand.
-pub(crate) fn pack_left(
-    a: Matrix<'_, bf16>,
+pub(crate) fn pack_left<T: Element>(
+    a: Matrix<'_, T>,
     mut tiles: Loan<Tile>,
     threads: Threads,
 ) -> Loan<Tile> {
-    if !tiles::available() {
+    if !tiles::available::<T>() {
         return tiles;
     }
-    let of_block = 2 * a.columns().div_ceil(BLOCK);
+    let of_block = 2 * a.columns().div_ceil(T::DEPTH);
     let count = a.rows().div_ceil(BLOCK) * of_block;
     if tiles.len() < count {
         tiles = lend(count);

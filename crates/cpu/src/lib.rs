@@ -3,7 +3,8 @@
 //! XLA's own products for the CPU use half of a 512-bit vector unit; they copy operands that lie otherwise than they like, and
 //! widen narrow weights when there are few rows. The products here read any strides.
 //!
-//! - f32: the crate `gemm`; for a few rows, where memory is the bound, a loop of our own.
+//! - f32: the crate `gemm`; for a few rows, where memory is the bound, a loop of our own. Operands that are prepared once and used
+//!   many times: tiles, in 512-bit registers.
 //! - bf16, summed in f32: tiles, by AMX or AVX512-BF16. Every sum is formed in one order, whatever the number of rows and
 //!   threads, so that a token has the same bits alone and in company. Without either, blocks are widened and multiplied as f32.
 //! - f16: widened.
@@ -26,6 +27,7 @@ mod team;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod tiled;
 mod tiles;
 mod transpose;
 mod vocabulary;

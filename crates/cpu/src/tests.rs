@@ -106,8 +106,29 @@ fn rounded_products_are_rounded_once() {
 fn without_tiles_products_are_the_same() {
     every_layout::<bf16>(|a, b, right, name| {
         let mut out = vec![f32::NAN; right.len()];
-        crate::narrow::multiply_widened(a, b, &mut out, Threads::All);
+        crate::narrow::multiply(a, b, &mut out, Threads::All);
         assert!(out == right, "{name}");
+    });
+}
+
+/// What packed products of f32 fall back to without 512-bit registers.
+#[test]
+fn without_tiles_sums_of_f32_are_added_or_written_over() {
+    every_layout::<f32>(|a, b, right, name| {
+        let (n, stride) = (b.columns(), b.columns() + 5);
+        let mut sums = vec![f32::NAN; a.rows() * stride];
+        for times in 1..3 {
+            crate::wide::add_here(a, b, &mut sums, stride, times == 1);
+            for (row, right) in sums.chunks(stride).zip(right.chunks(n)) {
+                let pairs = row.iter().zip(right);
+                assert!(
+                    pairs
+                        .into_iter()
+                        .all(|(sum, right)| *sum == times as f32 * right),
+                    "{name}, {times}"
+                );
+            }
+        }
     });
 }
 
@@ -184,7 +205,7 @@ fn a_row_has_the_same_bits_alone_and_in_company() {
         bf16::multiply(a, b, &mut out, Threads::All);
         out
     };
-    if !crate::tiles::available() {
+    if !crate::tiles::available::<bf16>() {
         eprintln!("NOT CHECKED: this processor has no tiles");
         return;
     }

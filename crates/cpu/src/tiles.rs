@@ -1,57 +1,102 @@
-//! Products of bf16 tiles, summed in f32, on the units of a processor that are made for them.
+//! Products of tiles, summed in f32, on the units of a processor that are made for them.
 //!
-//! A tile of the left operand holds 16 rows of 32 elements; one of the right operand 16 pairs of rows for 16 columns, the
-//! two elements of a pair side by side. The sums of a pair of left tiles and a pair of right ones are 32 × 32 f32.
+//! A tile is 16 × 16 words of 32 bits; a word is an f32, or a pair of bf16. Of a left operand it holds 16 rows, whose elements
+//! lie side by side; of a right operand 16 columns: each word what a column has for one word of a left row. The sums of a pair
+//! of left tiles and a pair of right ones are 32 × 32 f32.
 //!
-//! Every unit goes over what is summed in one order, two elements at a time, and treats subnormal numbers as zeros.
+//! Every unit goes over what is summed in one order, a word at a time; those for bf16 treat subnormal numbers as zeros.
 
 mod amx;
-mod dot;
+mod registers;
 
-use std::sync::OnceLock;
+use half::bf16;
 
-/// Rows or columns of a pair of tiles, and elements that one step sums over.
+use crate::element::Number;
+use crate::matrix::Matrix;
+use crate::pack;
+use crate::transpose::Square;
+
+/// Rows of a pair of left tiles, or columns of a pair of right ones.
 pub(crate) const BLOCK: usize = 32;
 
-/// 16 × 32 elements of an operand, 1 KiB.
+/// 16 × 16 words of an operand, 1 KiB.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub struct Tile(pub(crate) [u16; 512]);
+pub struct Tile(pub(crate) Square);
 
 impl Tile {
-    pub(crate) const ZERO: Self = Self([0; 512]);
+    pub(crate) const ZERO: Self = Self([[0; 16]; 16]);
+}
+
+/// An element that tiles hold.
+pub(crate) trait Element: Number {
+    /// Elements of a row of a left tile: what one step sums over.
+    const DEPTH: usize;
+    /// What multiplies them, from the fastest on.
+    const UNITS: &'static [Unit];
+
+    /// Puts up to 16 rows of as many elements as a row of a tile has into a left tile.
+    fn left_tile(part: Matrix<'_, Self>, tile: &mut Square);
+
+    /// Puts up to 16 columns of as many elements into a right tile.
+    fn right_tile(part: Matrix<'_, Self>, tile: &mut Square);
+}
+
+impl Element for f32 {
+    const DEPTH: usize = 16;
+    const UNITS: &'static [Unit] = &[Unit::Singles];
+
+    fn left_tile(part: Matrix<'_, Self>, tile: &mut Square) {
+        pack::singles(part, tile);
+    }
+
+    fn right_tile(part: Matrix<'_, Self>, tile: &mut Square) {
+        pack::singles(part, tile);
+    }
+}
+
+impl Element for bf16 {
+    const DEPTH: usize = 32;
+    const UNITS: &'static [Unit] = &[Unit::Amx, Unit::Pairs];
+
+    fn left_tile(part: Matrix<'_, Self>, tile: &mut Square) {
+        pack::left_pairs(part, tile);
+    }
+
+    fn right_tile(part: Matrix<'_, Self>, tile: &mut Square) {
+        pack::right_pairs(part, tile);
+    }
 }
 
 /// What multiplies tiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Unit {
-    /// The tile registers of Intel's processors.
+pub(crate) enum Unit {
+    /// The tile registers of Intel's processors, for bf16.
     Amx,
-    /// Dot products of pairs in 512-bit registers: AVX512-BF16, of AMD's too.
-    Dot,
+    /// Dot products of pairs of bf16 in 512-bit registers (AVX512-BF16), of AMD's processors too.
+    Pairs,
+    /// Fused multiplication and addition of f32 in 512-bit registers.
+    Singles,
 }
 
 impl Unit {
-    /// From the fastest on.
-    const ALL: [Self; 2] = [Self::Amx, Self::Dot];
-
     /// Whether this process may use it.
     fn available(self) -> bool {
         match self {
             Self::Amx => amx::available(),
-            Self::Dot => dot::available(),
+            Self::Pairs => registers::pairs::available(),
+            Self::Singles => registers::singles::available(),
         }
     }
 
-    fn best() -> Option<Self> {
-        static BEST: OnceLock<Option<Unit>> = OnceLock::new();
-        *BEST.get_or_init(|| Self::ALL.into_iter().find(|unit| unit.available()))
+    fn best<T: Element>() -> Option<Self> {
+        T::UNITS.iter().copied().find(|unit| unit.available())
     }
 }
 
-/// Whether this process may multiply tiles.
-pub(crate) fn available() -> bool {
-    Unit::best().is_some()
+/// Whether this process may multiply tiles of such elements.
+pub(crate) fn available<T: Element>() -> bool {
+    Unit::best::<T>().is_some()
 }
 
 /// Where a pair of left tiles (rows 0–15 and 16–31) begins and how its rows lie; the next pair is `step` bytes further.
@@ -90,9 +135,9 @@ pub(crate) struct Tiles {
 
 impl Tiles {
     /// # Panics
-    /// When the process may not multiply tiles.
-    pub(crate) fn configure() -> Self {
-        Self::of(Unit::best().expect("the process may multiply tiles"))
+    /// When the process may not multiply tiles of such elements.
+    pub(crate) fn configure<T: Element>() -> Self {
+        Self::of(Unit::best::<T>().expect("the process may multiply tiles"))
     }
 
     fn of(unit: Unit) -> Self {
@@ -132,7 +177,12 @@ impl Tiles {
         unsafe {
             match self.unit {
                 Unit::Amx => amx::product(left, right, sums, stride, fresh),
-                Unit::Dot => dot::product(left, right, sums, stride, fresh, columns),
+                Unit::Pairs => {
+                    registers::pairs::product(left, right, sums, stride, fresh, columns);
+                }
+                Unit::Singles => {
+                    registers::singles::product(left, right, sums, stride, fresh, columns);
+                }
             }
         }
     }
@@ -149,24 +199,24 @@ impl Drop for Tiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Matrix, pack};
-    use half::bf16;
 
     /// Each unit that is here: numbers whose sums are exact, added to sums or instead of them, for a few columns or all.
     #[test]
     fn every_unit_adds_up() {
+        every_unit_of_an_element_adds_up::<bf16>();
+        every_unit_of_an_element_adds_up::<f32>();
+    }
+
+    fn every_unit_of_an_element_adds_up<T: Element>() {
         let number = |i: usize, seed: usize| ((i * 7919 + seed * 31) % 13) as f32 - 6.0;
-        let (depth, stride) = (70, 40);
-        let a: Vec<bf16> = (0..32 * depth)
-            .map(|i| bf16::from_f32(number(i, 1)))
-            .collect();
-        let b: Vec<bf16> = (0..depth * 32)
-            .map(|i| bf16::from_f32(number(i, 2)))
-            .collect();
-        let (mut left, mut right) = ([Tile::ZERO; 6], [Tile::ZERO; 6]);
+        let (depth, stride) = (70_usize, 40);
+        let steps = depth.div_ceil(T::DEPTH);
+        let numbers = |seed: usize| (0..32 * depth).map(move |i| T::nearest(number(i, seed)));
+        let (a, b): (Vec<T>, Vec<T>) = (numbers(1).collect(), numbers(2).collect());
+        let (mut left, mut right) = (vec![Tile::ZERO; 2 * steps], vec![Tile::ZERO; 2 * steps]);
         pack::left(Matrix::new(&a, [32, depth], [depth, 1]), 0, &mut left);
         pack::right(Matrix::new(&b, [depth, 32], [32, 1]), 0, &mut right);
-        let units = Unit::ALL.into_iter().filter(|unit| unit.available());
+        let units = T::UNITS.iter().copied().filter(|unit| unit.available());
         for (unit, fresh, columns) in units.flat_map(|unit| {
             [
                 (unit, true, 32),
@@ -192,7 +242,7 @@ mod tests {
             for i in 0..32 {
                 for j in 0..columns {
                     let products =
-                        (0..depth).map(|k| a[i * depth + k].to_f32() * b[k * 32 + j].to_f32());
+                        (0..depth).map(|k| a[i * depth + k].wide() * b[k * 32 + j].wide());
                     let kept = if fresh { 0.0 } else { before[i * stride + j] };
                     let right = kept + products.sum::<f32>();
                     assert_eq!(
@@ -212,13 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_takes_small_numbers_for_zeros() {
+    fn every_unit_for_bf16_takes_small_numbers_for_zeros() {
         let small = bf16::from_bits(0x0040);
+        let pair = |number: bf16| u32::from(number.to_bits()) * 0x0001_0001;
         let (left, right) = (
-            [Tile([small.to_bits(); 512]); 2],
-            [Tile([bf16::ONE.to_bits(); 512]); 2],
+            [Tile([[pair(small); 16]; 16]); 2],
+            [Tile([[pair(bf16::ONE); 16]; 16]); 2],
         );
-        for unit in Unit::ALL.into_iter().filter(|unit| unit.available()) {
+        for unit in bf16::UNITS.iter().copied().filter(|unit| unit.available()) {
             let mut sums = vec![1.0; 32 * 32];
             // SAFETY: a pair of each.
             unsafe {

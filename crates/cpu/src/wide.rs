@@ -38,18 +38,6 @@ fn one(a: Matrix<'_, f32>, b: Matrix<'_, f32>, out: Target<'_, f32>, first: usiz
     unsafe { product(a, b, out.block(first, n), out.columns(), true) }
 }
 
-/// Appends the elements, row by row.
-pub(crate) fn append_rows(part: Matrix<'_, f32>, to: &mut Vec<f32>) {
-    let [row, column] = part.strides();
-    for i in 0..part.rows() {
-        if column == 1 {
-            to.extend_from_slice(part.row(i));
-        } else {
-            to.extend((0..part.columns()).map(|j| part.data()[i * row + j * column]));
-        }
-    }
-}
-
 /// Adds `a · b` to sums whose rows are `stride` apart, or writes it over them if they are `fresh`; on this thread.
 pub(crate) fn add_here(
     a: Matrix<'_, f32>,

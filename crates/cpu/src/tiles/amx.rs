@@ -2,6 +2,9 @@
 //!
 //! The compiler has no stable intrinsics for them, so this is written in assembly.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use std::sync::OnceLock;
+
 use super::{Left, Tile};
 
 /// Whether this process may use them.
@@ -11,11 +14,15 @@ pub(super) fn available() -> bool {
     const BF16_AND_TILES: u32 = 1 << 22 | 1 << 24;
     const REQUEST_PERMISSION: i32 = 0x1023;
     const TILE_DATA: i32 = 18;
-    if __cpuid_count(0, 0).eax < 7 || __cpuid_count(7, 0).edx & BF16_AND_TILES != BF16_AND_TILES {
-        return false;
-    }
-    // SAFETY: the call reads two numbers. It lets the threads of this process have larger register files, or refuses.
-    unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| {
+        if __cpuid_count(0, 0).eax < 7 || __cpuid_count(7, 0).edx & BF16_AND_TILES != BF16_AND_TILES
+        {
+            return false;
+        }
+        // SAFETY: the call reads two numbers. It lets the threads of this process have larger register files, or refuses.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
+    })
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
