@@ -315,6 +315,41 @@ mod tests {
     }
 
     #[test]
+    fn a_mesh_is_a_list_of_axes() {
+        let mesh = |given: &[&str]| {
+            let words = "ferrotune bench head --topology tpu7x:4x4x8".split(' ');
+            let words = words.chain(given.iter().copied());
+            match Args::try_parse_from(words).map(|it| it.command) {
+                Ok(Command::Bench(BenchCommand::Head(args))) => Ok(args.mesh),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let axes = |it: &[(&str, usize)]| {
+            let owned = it.iter().map(|(name, size)| ((*name).to_owned(), *size));
+            Ok(owned.collect::<Vec<_>>())
+        };
+        let default = [("fsdp", 32), ("context", 4), ("expert", 2)];
+        assert_eq!(mesh(&[]), axes(&default));
+        assert_eq!(
+            mesh(&["--mesh", "context=4,fsdp=2"]),
+            axes(&[("context", 4), ("fsdp", 2)])
+        );
+        for (given, part) in [
+            ("fsdp=0", "size of fsdp must be a whole number from 1"),
+            ("fsdp=2,context=x", "size of context must be"),
+            (
+                "data=2",
+                "no axis `data`; the axes are fsdp, context, expert",
+            ),
+            ("fsdp", "axis=size, such as fsdp=32"),
+        ] {
+            let why = mesh(&["--mesh", given]).unwrap_err();
+            assert!(why.contains(part), "{given}: {why}");
+        }
+    }
+
+    #[test]
     fn overrides_and_flags_may_come_in_any_order() {
         let parse = |words: &[&str]| match Args::try_parse_from(words).unwrap().command {
             Command::Train(args) => (args.overrides, args.resume),

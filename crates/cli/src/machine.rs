@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use ferrotune_models::ModelConfig;
+use ferrotune_models::{LayerKind, Mixer, ModelConfig};
 use ferrotune_recipe::ComputeDtype;
 
 use crate::failure::Failure;
@@ -94,12 +94,10 @@ pub(crate) fn check_rows(
     let Some((total, _)) = memory() else {
         return Ok(());
     };
-    let kept = [model.num_hidden_layers, model.num_key_value_heads];
-    let kept = kept.map(|it| it as f64).iter().product::<f64>() * 2.0 * model.head_dim as f64;
     // Of one layer: the stream before and after, queries, and what they read.
     let layer = 2.0 * model.hidden_size as f64
         + 2.0 * model.num_attention_heads as f64 * model.head_dim as f64;
-    let needed = 4.0 * rows as f64 * tokens as f64 * (kept + layer);
+    let needed = 4.0 * rows as f64 * tokens as f64 * (cached(model) + layer);
     if needed <= total as f64 {
         return Ok(());
     }
@@ -108,6 +106,14 @@ pub(crate) fn check_rows(
         bytes(needed as u64),
         bytes(total)
     )))
+}
+
+/// How many keys and values a sampler keeps of each token.
+pub(crate) fn cached(model: &ModelConfig) -> f64 {
+    let attends = |kind: &&LayerKind| kind.mixer == Mixer::Attention;
+    let layers = model.layers.iter().filter(attends).count();
+    let sizes = [layers, model.num_key_value_heads, model.head_dim];
+    2.0 * sizes.map(|it| it as f64).iter().product::<f64>()
 }
 
 /// Memory that this process holds now, in bytes.

@@ -12,7 +12,7 @@ use super::median;
 use crate::args::BenchPackArgs;
 use crate::failure::{Failure, OrFail};
 use crate::machine;
-use crate::terminal::print;
+use crate::terminal::{counted, print};
 
 /// Rows of a micro-batch.
 const ROWS: usize = 8;
@@ -31,6 +31,7 @@ pub(crate) fn run(args: &BenchPackArgs) -> Result<(), Failure> {
     OrderKind::Balanced
         .check(args.budget, args.context)
         .or_refuse()?;
+    check_memory(args)?;
     // Half as many tokens first: memory is linear if the bytes a token do not grow.
     let half = measure(args, args.tokens / 2)?;
     let whole = measure(args, args.tokens)?;
@@ -67,6 +68,25 @@ pub(crate) fn run(args: &BenchPackArgs) -> Result<(), Failure> {
         whole.bytes_per_token(),
         half.bytes_per_token()
     ))
+}
+
+/// Refuses sizes of which what is always held is more than the machine has free: trajectories, rows, and micro-batches, the last
+/// of which is filled up with empty rows.
+fn check_memory(args: &BenchPackArgs) -> Result<(), Failure> {
+    let (tokens, budget) = (args.tokens, args.budget);
+    let rows = tokens.div_ceil(budget);
+    let filled = rows.next_multiple_of(ROWS);
+    let places = tokens as f64 + (rows + filled) as f64 * budget as f64;
+    machine::check_free(
+        &format!(
+            "{} in {} of {budget}, in micro-batches of {ROWS} rows,",
+            counted(tokens, "token"),
+            counted(rows, "row")
+        ),
+        // An id and the fields.
+        4.0 * (1 + FIELDS.len()) as f64 * places,
+        "lower --tokens or --budget",
+    )
 }
 
 struct Measured {
@@ -127,8 +147,8 @@ fn measure(args: &BenchPackArgs, tokens: usize) -> Result<Measured, Failure> {
 
 fn pack(batch: &[Trajectory], budget: usize) -> Result<(Rows, Vec<Rows>), Failure> {
     let weights = Aggregation::TokenMean.weights(batch).or_fail()?;
-    let rows = Packing::packed(budget).pack(batch, &weights).or_fail()?;
-    let pieces = rows.micro_batches(ROWS).or_fail()?;
+    let rows = Packing::packed(budget).pack(batch, &weights).or_refuse()?;
+    let pieces = rows.micro_batches(ROWS).or_refuse()?;
     Ok((rows, pieces))
 }
 
