@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::choice::{LrSchedule, TokenOrder};
+use crate::choice::{LrSchedule, ModelInit, TokenOrder};
 use crate::diagnostics::{Diagnostic, Place};
 use crate::layers::Layers;
 use crate::settings::Recipe;
@@ -71,6 +71,7 @@ pub(crate) fn check(recipe: &Recipe, judge: &mut Judge<'_>) {
     pad_align(recipe, judge);
     shared_rows(recipe, judge);
     targets(recipe, judge);
+    base_of_adapters(recipe, judge);
 }
 
 fn targets(recipe: &Recipe, judge: &mut Judge<'_>) {
@@ -88,6 +89,26 @@ fn targets(recipe: &Recipe, judge: &mut Judge<'_>) {
                 "keep one of them",
             );
         }
+    }
+}
+
+/// An adapter is of no use without the weights that it was trained beside, and a run writes adapters alone.
+fn base_of_adapters(recipe: &Recipe, judge: &mut Judge<'_>) {
+    for (key, used, label) in [
+        ("lora.rank", recipe.lora.rank > 0, "trains adapters alone"),
+        (
+            "model.adapter",
+            recipe.model.adapter.is_some(),
+            "was trained beside other weights",
+        ),
+    ] {
+        judge.refuse_if(
+            used && recipe.model.init == ModelInit::Random,
+            "adapters beside random weights could not be used: the run would write them without those weights",
+            &[(key, label), ("model.init", "draws weights that are in no folder")],
+            "train the weights first, without adapters, and name that run's folder `model` in `model.path`, with \
+             `model.init = \"pretrained\"`",
+        );
     }
 }
 

@@ -40,8 +40,11 @@ fn what_experts_drop_is_a_metric_of_each_layer() {
 #[test]
 fn tokens_go_where_the_sampler_sent_them_and_every_expert_has_adapters() {
     let tiny = with_experts();
+    tiny.run("train recipe.toml run.dir=base rl.steps=0 warmup.steps=1")
+        .well();
+    let base = "train recipe.toml model.path=base/model model.init=pretrained";
     let run = format!(
-        "train recipe.toml run.dir=out router.routes=sampler router.load_balance=0.01 lora.rank=2 lora.experts=each {SHORT}"
+        "{base} run.dir=out router.routes=sampler router.load_balance=0.01 lora.rank=2 lora.experts=each {SHORT}"
     );
     let done = tiny.run(&run).well();
     assert!(done.err.contains("of every expert too"), "{}", done.err);
