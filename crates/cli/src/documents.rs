@@ -123,14 +123,10 @@ fn check(ids: Vec<u32>, limits: &Limits) -> Result<Vec<u32>, String> {
         ));
     }
     let tokens = ids.len();
-    if let Some(Longest {
-        tokens: longest,
-        key,
-    }) = limits.longest.filter(|it| tokens > it.tokens)
-    {
+    if let Some(longest) = limits.longest.filter(|it| tokens > it.tokens) {
         return Err(format!(
-            "the document has {tokens} tokens, more than the model was made for ({key} = {longest} in its \
-             config.json): cut it into shorter ones"
+            "the document has {tokens} tokens, more than {}: cut it into shorter ones",
+            longest.told("the model's config.json")
         ));
     }
     match limits.row {
@@ -178,6 +174,7 @@ mod tests {
             longest: Some(Longest {
                 tokens: 3,
                 key: "max_position_embeddings",
+                limit: "the model was made for",
             }),
         };
         assert_eq!(check(vec![9, 0], &limits), Ok(vec![9, 0]));

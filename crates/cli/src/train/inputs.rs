@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use anyhow::anyhow;
 use ferrotune_batch::Trajectory;
-use ferrotune_models::{Longest, ModelConfig};
+use ferrotune_models::ModelConfig;
 use ferrotune_recipe::{Checker, Fault, Recipe, Resolved};
 use ferrotune_rl::{Dataset, Problems, RunData, Words, check_disjoint};
 use ferrotune_text::Tokenizer;
@@ -136,17 +136,12 @@ fn too_long(
     model: &ModelConfig,
     demonstrations: Option<&[Trajectory]>,
 ) -> Vec<Fault> {
-    let Some(Longest {
-        tokens: longest,
-        key,
-    }) = model.longest()
-    else {
+    let Some(limit) = model.longest() else {
         return Vec::new();
     };
-    let source = format!(
-        "more than the model was made for ({key} = {longest} in {}/config.json)",
-        recipe.model.path.display()
-    );
+    let config = recipe.model.path.join("config.json");
+    let source = format!("more than {}", limit.told(config.display()));
+    let longest = limit.tokens;
     let mut faults = Vec::new();
     let (prompt, new) = (
         recipe.rollout.max_prompt_tokens,
