@@ -146,7 +146,7 @@ fn documents() {
     refused(
         "{\"ids\": [1, 2]}\n",
         "--grad nowhere/out.safetensors",
-        &["cannot write nowhere/out.safetensors"],
+        &["cannot write nowhere/out.safetensors", "No such file"],
     );
     refused("{\"ids\": [1, 2]}\n", "--pack 0", &["--pack"]);
     tiny.run("score out/model absent.jsonl")
