@@ -129,6 +129,7 @@ fn settings_that_the_model_cannot_have_are_shown_where_they_stand() {
         2,
         &[
             "no experts to adapt",
+            "leave `lora.experts` out",
             &format!("recipe.toml:{}:11", first + 1),
             "no linear layer \"wq\"",
             &format!("recipe.toml:{}:11", first + 3),
