@@ -120,7 +120,7 @@ pub(crate) struct ScoreArgs {
     /// Put several documents into rows of this many tokens. The values stay the same, up to rounding.
     #[arg(long, value_name = "BUDGET", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) pack: Option<usize>,
-    /// Also write the gradient of the mean negative log-prob over all predicted tokens.
+    /// Also write the gradient of the mean negative log-prob over all predicted tokens by the model's weights; not with --adapter.
     #[arg(long, value_name = "OUT.safetensors")]
     pub(crate) grad: Option<PathBuf>,
     /// Number format of matrix products and activations.
@@ -291,7 +291,7 @@ fn temperature(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Ok(0.0),
         _ => divisor(text)
-            .map_err(|_| format!("must be 0, or a number of at least {MIN_TEMPERATURE}")),
+            .map_err(|_| format!("must be 0, or a finite number of at least {MIN_TEMPERATURE}")),
     }
 }
 
@@ -299,7 +299,9 @@ fn temperature(text: &str) -> Result<f64, String> {
 fn divisor(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(t) if (MIN_TEMPERATURE..f64::INFINITY).contains(&t) => Ok(t),
-        _ => Err(format!("must be a number of at least {MIN_TEMPERATURE}")),
+        _ => Err(format!(
+            "must be a finite number of at least {MIN_TEMPERATURE}"
+        )),
     }
 }
 
@@ -457,7 +459,7 @@ mod tests {
             let words = ["--temperature", temperature];
             let text = says(["ferrotune", "score", "dir", "docs.jsonl"], words);
             assert!(
-                text.contains("must be a number of at least 0.001"),
+                text.contains("must be a finite number of at least 0.001"),
                 "{text}"
             );
         }
