@@ -6,7 +6,7 @@ use ferrotune_models::{LayerKind, Mixer, ModelConfig};
 use ferrotune_recipe::ComputeDtype;
 
 use crate::failure::Failure;
-use crate::terminal::bytes;
+use crate::terminal::{bytes, counted};
 
 /// Processor flags that mean bf16 products are faster than f32: those that `ferrotune-cpu` has products for.
 const FAST_BF16: [&str; 2] = ["amx_bf16", "avx512_bf16"];
@@ -102,7 +102,9 @@ pub(crate) fn check_rows(
         return Ok(());
     }
     Err(Failure::refused(anyhow::anyhow!(
-        "keys, values and activations of {tokens} tokens in {rows} row(s) need about {} of memory, and this machine has {}: {cure}",
+        "keys, values and activations of {} in {} need about {} of memory, and this machine has {}: {cure}",
+        counted(tokens, "token"),
+        counted(rows, "row"),
         bytes(needed as u64),
         bytes(total)
     )))

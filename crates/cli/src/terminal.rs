@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
+pub(crate) use ferrotune_recipe::counted;
+
 use crate::failure::Failure;
 
 /// A line on standard error. If it cannot be written there is nobody to tell.
@@ -39,15 +41,6 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// A number of things for people: `1 row`, `2 rows`, `0 trajectories`.
-pub(crate) fn counted(count: usize, thing: &str) -> String {
-    match (count, thing.strip_suffix('y')) {
-        (1, _) => format!("1 {thing}"),
-        (_, Some(stem)) => format!("{count} {stem}ies"),
-        _ => format!("{count} {thing}s"),
-    }
-}
-
 /// A large number for people: `1.27 M`.
 pub(crate) fn short_count(count: u64) -> String {
     let value = count as f64;
@@ -71,14 +64,5 @@ mod tests {
         assert_eq!(bytes(3 << 30), "3.0 GiB");
         assert_eq!(short_count(1_270_000), "1.27 M");
         assert_eq!(short_count(7), "7");
-    }
-
-    #[test]
-    fn one_thing_is_not_several() {
-        assert_eq!(counted(1, "row"), "1 row");
-        assert_eq!(counted(0, "row"), "0 rows");
-        assert_eq!(counted(2, "key head"), "2 key heads");
-        assert_eq!(counted(1, "trajectory"), "1 trajectory");
-        assert_eq!(counted(3, "trajectory"), "3 trajectories");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::choice::{LrSchedule, ModelInit, TokenOrder};
+use crate::counted::counted;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::layers::Layers;
 use crate::settings::Recipe;
@@ -169,7 +170,7 @@ fn schedules(recipe: &Recipe, judge: &mut Judge<'_>) {
     ];
     for ((rise_key, rise), (steps_key, steps), (schedule_key, schedule), (fall_key, fall)) in phases
     {
-        let total = format!("{steps} steps in all");
+        let total = format!("{} in all", counted(steps, "step"));
         judge.refuse_if(
             rise > steps,
             "the learning rate would never reach its full value",
@@ -197,7 +198,7 @@ fn schedules(recipe: &Recipe, judge: &mut Judge<'_>) {
                     fall_key,
                     &format!("must be at most {}", steps.saturating_sub(rise)),
                 ),
-                (rise_key, &format!("rises over {rise} steps")),
+                (rise_key, &format!("rises over {}", counted(rise, "step"))),
                 (steps_key, &total),
             ],
             &format!("lower `{fall_key}`"),
@@ -230,7 +231,7 @@ fn sampling(recipe: &Recipe, judge: &mut Judge<'_>) {
             ),
             (
                 "rl.prompts_per_step",
-                &format!("{} prompts", rl.prompts_per_step),
+                &counted(rl.prompts_per_step, "prompt"),
             ),
             ("rl.group_size", &format!("{} answers each", rl.group_size)),
         ],
@@ -276,11 +277,17 @@ fn rows(recipe: &Recipe, judge: &mut Judge<'_>) {
         ("packing.row_tokens", format!("must be at least {needed}")),
         (
             "rollout.max_prompt_tokens",
-            format!("up to {} tokens of prompt", rollout.max_prompt_tokens),
+            format!(
+                "up to {} of prompt",
+                counted(rollout.max_prompt_tokens, "token")
+            ),
         ),
         (
             "rollout.max_new_tokens",
-            format!("up to {} tokens of answer", rollout.max_new_tokens),
+            format!(
+                "up to {} of answer",
+                counted(rollout.max_new_tokens, "token")
+            ),
         ),
     ];
     if needed > longest {
@@ -306,10 +313,7 @@ fn rows(recipe: &Recipe, judge: &mut Judge<'_>) {
                 "packing.segment_align",
                 &format!("must divide {}", packing.row_tokens),
             ),
-            (
-                "packing.row_tokens",
-                &format!("{} tokens", packing.row_tokens),
-            ),
+            ("packing.row_tokens", &counted(packing.row_tokens, "token")),
         ],
         &near_values("packing.row_tokens", packing.row_tokens, |n| {
             n.is_multiple_of(packing.segment_align)

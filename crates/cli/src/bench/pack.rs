@@ -52,11 +52,11 @@ pub(crate) fn run(args: &BenchPackArgs) -> Result<(), Failure> {
         }));
     }
     print(format_args!(
-        "trajectories to micro-batches  {:.1} M tokens/s ({:.1} ms for {} tokens in {} rows)",
+        "trajectories to micro-batches  {:.1} M tokens/s ({:.1} ms for {} in {})",
         whole.per_second(&whole.pack) / 1e6,
         milliseconds(&whole.pack),
-        whole.tokens,
-        whole.rows
+        counted(whole.tokens, "token"),
+        counted(whole.rows, "row")
     ))?;
     print(format_args!(
         "orders and tile lists          {:.1} M tokens/s ({:.1} ms)",

@@ -11,6 +11,7 @@ use ferrotune_rl::{Dataset, Problems, RunData, Words, check_disjoint};
 use ferrotune_text::Tokenizer;
 
 use crate::failure::Failure;
+use crate::terminal::counted;
 use crate::train::learns::{self, Learns};
 
 /// What a run reads.
@@ -82,7 +83,7 @@ impl Inputs {
             let count = words.unreachable_answers(dataset, limit);
             if count > 0 && checker == ferrotune_rl::Checker::Exact {
                 notes.push(format!(
-                    "{count} of {} answers of {name} do not fit rollout.max_new_tokens = {limit} with their end: \
+                    "answers of {name} that do not fit rollout.max_new_tokens = {limit} with their end: {count} of {}; \
                      raise it, or these problems teach to stop short",
                     dataset.problems().len()
                 ));
@@ -150,7 +151,10 @@ fn too_long(
     if prompt + new > longest {
         faults.push(Fault {
             keys: vec!["rollout.max_new_tokens", "rollout.max_prompt_tokens"],
-            title: format!("{prompt} tokens of prompt and {new} of answer are together {source}"),
+            title: format!(
+                "{} of prompt and {new} of answer are together {source}",
+                counted(prompt, "token")
+            ),
             help: Some("lower one of them".to_owned()),
         });
     }
@@ -163,7 +167,10 @@ fn too_long(
         let count = long.len();
         faults.push(Fault {
             keys: vec!["data.demonstrations"],
-            title: format!("{count} demonstrations have up to {most} tokens, {source}"),
+            title: format!(
+                "{} of up to {most} tokens, {source}",
+                counted(count, "demonstration")
+            ),
             help: Some("shorten them, or leave them out".to_owned()),
         });
     }
