@@ -9,7 +9,8 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use ferrotune_batch::{
-    Aggregation, Balance, BatchError, LossWeights, Packing, Padding, Rows, Tiling, truncate,
+    Aggregation, Balance, BatchError, LossWeights, Packing, PackingOption, Padding, Rows, Tiling,
+    truncate,
 };
 
 use crate::args::PackArgs;
@@ -95,32 +96,20 @@ fn packing(args: &PackArgs) -> Packing {
     }
 }
 
-/// What the library calls an option, and the flag that sets it.
-const FLAGS: [(&str, &str); 10] = [
-    ("context_size", "--context"),
-    ("segment_align", "--align"),
-    ("row_multiple", "--rows-per-micro-batch"),
-    ("rows_per_micro_batch", "--rows-per-micro-batch"),
-    ("max_segments", "--max-segments"),
-    ("pad_align", "--pad-align"),
-    ("pad_position", "--pad"),
-    ("data shards", "--data-shards"),
-    (
-        "raise the budget, or ask for truncation",
-        "raise --budget, or shorten it with --truncate",
-    ),
-    (
-        "a constant to divide by",
-        "a number to divide by: give --constant",
-    ),
-];
-
-/// A problem in the words of the command line.
-fn by_flags(problem: &BatchError) -> String {
-    let text = problem.to_string();
-    FLAGS
-        .iter()
-        .fold(text, |text, (option, flag)| text.replace(option, flag))
+/// The flag that sets an option.
+pub(crate) fn flag(option: PackingOption) -> &'static str {
+    match option {
+        PackingOption::Budget => "--budget",
+        PackingOption::MaxSegments => "--max-segments",
+        PackingOption::SegmentAlign => "--align",
+        PackingOption::ContextSize => "--context",
+        PackingOption::PadPosition => "--pad",
+        PackingOption::PadAlign => "--pad-align",
+        PackingOption::RowMultiple | PackingOption::RowsPerMicroBatch => "--rows-per-micro-batch",
+        PackingOption::DataShards => "--data-shards",
+        PackingOption::Truncate => "--truncate",
+        PackingOption::Constant => "--constant",
+    }
 }
 
 /// Problems that are shown before the rest is only counted.
@@ -135,11 +124,11 @@ fn refusal(
     // An empty batch is told by the reader, unless bad lines are why it is empty.
     let no_lines = |it: &BatchError| *it == BatchError::NoTrajectories && !lines.bad.is_empty();
     let flags = of_flags.into_iter().filter(|it| !no_lines(it));
-    let mut shown: Vec<_> = flags.map(|it| anyhow!(by_flags(&it))).collect();
+    let mut shown: Vec<_> = flags.map(|it| anyhow!(it.told(flag))).collect();
     let mut placed = lines.bad.clone();
     for problem in of_lines {
         let trajectory = problem.trajectory().unwrap_or(0);
-        placed.push((lines.numbers[trajectory], by_flags(problem)));
+        placed.push((lines.numbers[trajectory], problem.told(flag)));
     }
     placed.sort_by_key(|(number, _)| *number);
     let rest = placed.len().saturating_sub(SHOWN);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use ferrotune_batch::{
     Aggregation, Blocks, Field, OrderKind, OrderedRows, Packing, Pass, Rows, TileLists, Tiling,
     Trajectory,
@@ -12,6 +13,7 @@ use super::median;
 use crate::args::BenchPackArgs;
 use crate::failure::{Failure, OrFail};
 use crate::machine;
+use crate::pack::flag;
 use crate::terminal::{counted, print};
 
 /// Rows of a micro-batch.
@@ -28,8 +30,9 @@ const FIELDS: [Field; 6] = [
 ];
 
 pub(crate) fn run(args: &BenchPackArgs) -> Result<(), Failure> {
-    OrderKind::Balanced
-        .check(args.budget, args.context)
+    let order = OrderKind::Balanced.check(args.budget, args.context);
+    order
+        .map_err(|problem| anyhow!(problem.told(flag)))
         .or_refuse()?;
     check_memory(args)?;
     // Half as many tokens first: memory is linear if the bytes a token do not grow.

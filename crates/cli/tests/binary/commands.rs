@@ -182,6 +182,11 @@ fn sizes_of_a_benchmark_that_do_not_fit_each_other_are_refused() {
         ),
         ("bench attention --heads 2 --group 4", "--group 4"),
         (
+            "bench pack --context 3",
+            "--budget 65536 is not a multiple of --context 3; nearest are 65535 and 65538",
+        ),
+        ("bench pack --context 1000000", "the nearest is 1000000"),
+        (
             "bench attention --tokens 8 --documents 2,9",
             "9 documents cannot share 8 tokens",
         ),
