@@ -79,15 +79,16 @@ fn check_memory(args: &BenchPackArgs) -> Result<(), Failure> {
     let (tokens, budget) = (args.tokens, args.budget);
     let rows = tokens.div_ceil(budget);
     let filled = rows.next_multiple_of(ROWS);
-    let places = tokens as f64 + (rows + filled) as f64 * budget as f64;
+    // An id and the fields, with ids of documents, positions and loss weights in rows.
+    let [trajectory, row] = [1, 4].map(|more| 4.0 * (more + FIELDS.len()) as f64);
+    let needed = trajectory * tokens as f64 + row * (rows + filled) as f64 * budget as f64;
     machine::check_free(
         &format!(
             "{} in {} of {budget}, in micro-batches of {ROWS} rows,",
             counted(tokens, "token"),
             counted(rows, "row")
         ),
-        // An id and the fields.
-        4.0 * (1 + FIELDS.len()) as f64 * places,
+        needed,
         "lower --tokens or --budget",
     )
 }
