@@ -154,7 +154,10 @@ fn sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_made() 
         ("bench step --rows 1000000000", "lower --rows"),
         ("bench step --width 1000000000", "--width"),
         ("bench step --micro-batches 1000000000", "--micro-batches"),
-        ("bench attention --tokens 1000000000", "--tiled-only"),
+        (
+            "bench attention --tokens 2000000 --heads 1 --head-size 1",
+            "--tiled-only",
+        ),
         (
             "bench attention --tokens 1000000000 --tiled-only",
             "lower --tokens",

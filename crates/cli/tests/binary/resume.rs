@@ -290,6 +290,11 @@ fn a_checkpoint_may_be_called_as_one_likes_and_what_is_none_is_refused() {
     std::fs::write(&path, "{}").unwrap();
     tiny.run("checkpoint show saved/best")
         .refused(1, &["is damaged"]);
+    // Of one that lost its manifest the name says what it was.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::rename(tiny.path("saved/best"), tiny.path("saved/step-1")).unwrap();
+    tiny.run("checkpoint show saved/step-1")
+        .refused(1, &["manifest.json is damaged: it is missing"]);
 }
 
 #[test]
