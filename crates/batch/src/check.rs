@@ -33,7 +33,7 @@ impl Packing {
                 problems.push(BatchError::Indivisible {
                     budget,
                     option,
-                    divisor,
+                    value: divisor,
                     twice: false,
                     below,
                     above,

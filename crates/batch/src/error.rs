@@ -162,9 +162,9 @@ pub enum BatchError {
         budget: usize,
         /// The option that does not divide it.
         option: PackingOption,
-        /// That option's value, or twice that.
-        divisor: usize,
-        /// Whether it is twice the value.
+        /// That option's value.
+        value: usize,
+        /// Whether it is twice the value that has to divide.
         twice: bool,
         /// The multiple below.
         below: usize,

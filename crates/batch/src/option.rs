@@ -78,12 +78,12 @@ impl BatchError {
             Self::Indivisible {
                 budget,
                 option,
-                divisor,
+                value,
                 twice,
                 below,
                 above,
             } => format!(
-                "{} is not a multiple of {}{} {divisor}; {}",
+                "{} is not a multiple of {}{} {value}; {}",
                 budget_is(*budget),
                 if *twice { "twice " } else { "" },
                 name(*option),

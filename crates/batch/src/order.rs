@@ -67,7 +67,7 @@ impl OrderKind {
         Err(BatchError::Indivisible {
             budget: width,
             option: PackingOption::ContextSize,
-            divisor,
+            value: context_size,
             twice,
             below,
             above: below.saturating_add(divisor),

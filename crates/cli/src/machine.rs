@@ -74,7 +74,7 @@ pub(crate) fn memory() -> Option<(u64, u64)> {
 pub(crate) fn check_free(what: &str, needed: f64, cure: &str) -> Result<(), Failure> {
     match memory() {
         Some((total, free)) if needed > free as f64 => Err(Failure::refused(anyhow::anyhow!(
-            "{what} need at least {} of memory, and of the {} of this machine {} are free: {cure}",
+            "{what} would take at least {} of memory, and of the {} of this machine {} are free: {cure}",
             bytes(needed as u64),
             bytes(total),
             bytes(free)
@@ -102,7 +102,7 @@ pub(crate) fn check_rows(
         return Ok(());
     }
     Err(Failure::refused(anyhow::anyhow!(
-        "keys, values and activations of {} in {} need about {} of memory, and this machine has {}: {cure}",
+        "keys, values and activations of {} in {} would take about {} of memory, and this machine has {}: {cure}",
         counted(tokens, "token"),
         counted(rows, "row"),
         bytes(needed as u64),

@@ -10,11 +10,13 @@ use std::path::Path;
 use anyhow::anyhow;
 use ferrotune_batch::{
     Aggregation, Balance, BatchError, LossWeights, Packing, PackingOption, Padding, Rows, Tiling,
-    truncate,
+    Trajectory, truncate,
 };
 
 use crate::args::PackArgs;
 use crate::failure::{Failure, OrFail};
+use crate::machine;
+use crate::terminal::counted;
 use input::Lines;
 use report::Report;
 
@@ -46,6 +48,24 @@ pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
     }
 }
 
+/// Refuses rows that are more than the machine has free: of each place an id, a document, a position and a weight, and of each
+/// shard its tiles in three passes.
+fn check_memory(args: &PackArgs, lines: &Lines) -> Result<(), Failure> {
+    let tokens: usize = lines.trajectories.iter().map(Trajectory::len).sum();
+    let rows = tokens.div_ceil(args.budget);
+    let filled = rows.next_multiple_of(args.rows_per_micro_batch);
+    let of_row = 16.0 * args.budget as f64 + 24.0 * args.context as f64;
+    machine::check_free(
+        &format!(
+            "{} of {}",
+            counted(filled, "row"),
+            counted(args.budget, "token")
+        ),
+        filled as f64 * of_row,
+        "lower --budget, --rows-per-micro-batch or --context",
+    )
+}
+
 /// The rows, or everything that is wrong with the flags and the lines.
 fn lay_out(
     args: &PackArgs,
@@ -66,6 +86,9 @@ fn lay_out(
         }
     };
     let weights = weights.or_refuse()?;
+    if problems.is_empty() && packing.problems().is_empty() {
+        check_memory(args, lines)?;
+    }
     let packed = packing.pack(&lines.trajectories, &weights);
     match packed {
         Ok(rows) if problems.is_empty() && lines.bad.is_empty() => Ok((rows, weights)),

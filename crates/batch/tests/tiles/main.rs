@@ -194,7 +194,7 @@ fn orders_that_do_not_fit() {
     };
     assert_eq!(
         refused(OrderKind::DualChunkSwap, 4),
-        "budget 12 is not a multiple of twice context_size 8; nearest are 8 and 16"
+        "budget 12 is not a multiple of twice context_size 4; nearest are 8 and 16"
     );
     assert_eq!(
         refused(OrderKind::Balanced, 5),

@@ -131,6 +131,7 @@ fn benchmarks_give_numbers() {
 #[test]
 fn sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_made() {
     let tiny = Tiny::new();
+    tiny.write("t.jsonl", "{\"tokens\": [1, 2, 3]}\n");
     for (words, cure) in [
         ("bench head --tokens 1000000000", "lower --tokens"),
         (
@@ -169,9 +170,13 @@ fn sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_made() 
             "lower --tokens",
         ),
         ("bench pack --budget 1000000000", "--budget"),
+        (
+            "pack t.jsonl --budget 1000 --rows-per-micro-batch 1000000000",
+            "lower --budget",
+        ),
     ] {
         tiny.run(words)
-            .refused(2, &["need at least", "of memory", "are free", cure]);
+            .refused(2, &["would take at least", "of memory", "are free", cure]);
     }
 }
 

@@ -126,7 +126,7 @@ fn everything_wrong_is_told_with_its_place() {
         ("absent.jsonl --budget 2", "absent.jsonl"),
         (
             "good.jsonl --budget 12 --context 4 --order dual_chunk_swap",
-            "twice --context 8",
+            "twice --context 4",
         ),
         (
             "good.jsonl --budget 12 --order striped",
