@@ -57,7 +57,7 @@ FAULTS = [
     ("pad_align checked with end too", "check.rs", "            return;\n        }\n        if pad_align == 0", "        }\n        if pad_align == 0"),
     ("pad_align idle with end let through", "check.rs", "if pad_align != DEFAULT_PAD_ALIGN {", "if pad_align == 0 {"),
     ("start with padded let through", "check.rs", "if self.pad_position == PadPosition::Start {", "if self.pad_position == PadPosition::Start && budget == 0 {"),
-    ("context size may not divide", "check.rs", '            ("context_size", self.context_size),\n        ] {\n            let budget', "        ] {\n            let budget"),
+    ("context size may not divide", "check.rs", '            (PackingOption::ContextSize, self.context_size),\n        ] {\n            let budget', "        ] {\n            let budget"),
     ("negative expert let through", "column.rs", "Values::S16(_) => -1,", "Values::S16(_) => i64::MIN,"),
     ("free expert refused", "column.rs", "Values::S16(_) => -1,", "Values::S16(_) => 0,"),
     ("infinite values let through", "column.rs", "|value| !value.is_finite()", "|value| value.is_nan()"),

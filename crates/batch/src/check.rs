@@ -3,6 +3,7 @@
 use crate::balance::Balance;
 use crate::error::BatchError;
 use crate::field::Field;
+use crate::option::{Idle, PackingOption};
 use crate::packing::{Assembler, DEFAULT_PAD_ALIGN, Packing, PadPosition};
 use crate::trajectory::{Trajectory, check_weights};
 use crate::weights::LossWeights;
@@ -12,18 +13,18 @@ impl Packing {
     pub fn problems(&self) -> Vec<BatchError> {
         let mut problems = Vec::new();
         let sizes = [
-            ("budget", self.budget),
-            ("max_segments", self.max_segments.unwrap_or(1)),
-            ("segment_align", self.segment_align),
-            ("row_multiple", self.row_multiple),
-            ("context_size", self.context_size),
+            (PackingOption::Budget, self.budget),
+            (PackingOption::MaxSegments, self.max_segments.unwrap_or(1)),
+            (PackingOption::SegmentAlign, self.segment_align),
+            (PackingOption::RowMultiple, self.row_multiple),
+            (PackingOption::ContextSize, self.context_size),
         ];
         for (option, _) in sizes.into_iter().filter(|&(_, size)| size == 0) {
             problems.push(BatchError::Zero { option });
         }
         for (option, divisor) in [
-            ("segment_align", self.segment_align),
-            ("context_size", self.context_size),
+            (PackingOption::SegmentAlign, self.segment_align),
+            (PackingOption::ContextSize, self.context_size),
         ] {
             let budget = self.budget;
             if divisor > 0 && !budget.is_multiple_of(divisor) {
@@ -32,7 +33,8 @@ impl Packing {
                 problems.push(BatchError::Indivisible {
                     budget,
                     option,
-                    divisor,
+                    value: divisor,
+                    twice: false,
                     below,
                     above,
                 });
@@ -51,7 +53,10 @@ impl Packing {
         else {
             return;
         };
-        for (option, size) in [("rows_per_micro_batch", rows), ("data shards", shards)] {
+        for (option, size) in [
+            (PackingOption::RowsPerMicroBatch, rows),
+            (PackingOption::DataShards, shards),
+        ] {
             if size == 0 {
                 problems.push(BatchError::Zero { option });
             }
@@ -78,25 +83,28 @@ impl Packing {
             budget,
             ..
         } = self;
-        let mut no_effect =
-            |option: String, with| problems.push(BatchError::NoEffect { option, with });
+        let mut no_effect = |option, value: &dyn ToString, with| {
+            let value = value.to_string();
+            problems.push(BatchError::NoEffect {
+                option,
+                value,
+                with,
+            });
+        };
         if self.assembler == Assembler::Padded {
             if self.pad_position == PadPosition::Start {
-                no_effect("pad_position start".into(), "the padded assembler");
+                no_effect(PackingOption::PadPosition, &"start", Idle::Padded);
             }
             if let Some(cap) = self.max_segments {
-                no_effect(format!("max_segments {cap}"), "the padded assembler");
+                no_effect(PackingOption::MaxSegments, &cap, Idle::Padded);
             }
             if segment_align > 1 {
-                no_effect(
-                    format!("segment_align {segment_align}"),
-                    "the padded assembler",
-                );
+                no_effect(PackingOption::SegmentAlign, &segment_align, Idle::Padded);
             }
         }
         if self.pad_position == PadPosition::End {
             if pad_align != DEFAULT_PAD_ALIGN {
-                no_effect(format!("pad_align {pad_align}"), "pad_position end");
+                no_effect(PackingOption::PadAlign, &pad_align, Idle::PaddingAtTheEnd);
             }
             return;
         }

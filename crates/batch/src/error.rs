@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::option::{Idle, PackingOption};
+
 /// One problem, with its place. Trajectories and tokens are counted from 0.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -16,10 +18,7 @@ pub enum BatchError {
         trajectory: usize,
     },
     /// A trajectory that does not fit a row.
-    #[error(
-        "trajectory {trajectory} has {tokens} tokens, which is more than the row budget of {budget}; \
-         raise the budget, or ask for truncation"
-    )]
+    #[error("{}", self.told(PackingOption::name))]
     TooLong {
         /// Index in the batch.
         trajectory: usize,
@@ -30,8 +29,8 @@ pub enum BatchError {
     },
     /// A per-token field, loss mask or weight of another length than the tokens.
     #[error(
-        "trajectory {trajectory}: {field} has {values} values for {tokens} tokens; give {} a token",
-        counted(*.per_token)
+        "trajectory {trajectory}: {field} has {} for {}; give {} a token",
+        counted(*.values, "value"), counted(*.tokens, "token"), counted(*.per_token, "value")
     )]
     FieldLength {
         /// Index in the batch.
@@ -48,7 +47,7 @@ pub enum BatchError {
     /// A field with another number of values a token than the first trajectory that has it.
     #[error(
         "trajectory {trajectory}: {field} has {} a token, and trajectory {first} has {}; give all as many",
-        counted(*.per_token), counted(*.expected)
+        counted(*.per_token, "value"), counted(*.expected, "value")
     )]
     FieldWidth {
         /// Index in the batch.
@@ -151,31 +150,29 @@ pub enum BatchError {
         weight: f32,
     },
     /// A size or count of 0.
-    #[error("{option} is 0; it must be at least 1")]
+    #[error("{}", self.told(PackingOption::name))]
     Zero {
-        /// The option's name.
-        option: &'static str,
+        /// The option.
+        option: PackingOption,
     },
     /// A budget that something does not divide.
-    #[error(
-        "budget {budget} is not a multiple of {option} {divisor}; nearest budgets are {below} and {above}"
-    )]
+    #[error("{}", self.told(PackingOption::name))]
     Indivisible {
         /// Tokens that a row holds.
         budget: usize,
         /// The option that does not divide it.
-        option: &'static str,
+        option: PackingOption,
         /// That option's value.
-        divisor: usize,
+        value: usize,
+        /// Whether it is twice the value that has to divide.
+        twice: bool,
         /// The multiple below.
         below: usize,
         /// The multiple above.
         above: usize,
     },
     /// Rows that data shards cannot share evenly.
-    #[error(
-        "{rows} rows of a micro-batch do not divide into {shards} data shards; nearest numbers of rows are {below} and {above}"
-    )]
+    #[error("{}", self.told(PackingOption::name))]
     UnevenRows {
         /// Rows of a micro-batch.
         rows: usize,
@@ -187,9 +184,7 @@ pub enum BatchError {
         above: usize,
     },
     /// A number of rows that does not make whole micro-batches.
-    #[error(
-        "row_multiple {row_multiple} does not divide the {rows} rows of a micro-batch; leave it at 1, or make it a divisor"
-    )]
+    #[error("{}", self.told(PackingOption::name))]
     RowMultiple {
         /// As given.
         row_multiple: usize,
@@ -235,7 +230,7 @@ pub enum BatchError {
         capacity: usize,
     },
     /// A start alignment that would move segments off their own alignment.
-    #[error("pad_align {pad_align} is not a positive multiple of segment_align {segment_align}")]
+    #[error("{}", self.told(PackingOption::name))]
     PadAlign {
         /// As given.
         pad_align: usize,
@@ -243,9 +238,7 @@ pub enum BatchError {
         segment_align: usize,
     },
     /// A start alignment that can never move a row.
-    #[error(
-        "pad_align {pad_align} is not below the budget of {budget}, so no row could move; lower it, or use pad_position end"
-    )]
+    #[error("{}", self.told(PackingOption::name))]
     PadAlignTooLarge {
         /// As given.
         pad_align: usize,
@@ -253,12 +246,14 @@ pub enum BatchError {
         budget: usize,
     },
     /// An option that the others make idle.
-    #[error("{option} has no effect with {with}; remove one of them")]
+    #[error("{}", self.told(PackingOption::name))]
     NoEffect {
-        /// The idle option and its value.
-        option: String,
+        /// The idle option.
+        option: PackingOption,
+        /// Its value.
+        value: String,
         /// What makes it idle.
-        with: &'static str,
+        with: Idle,
     },
     /// A name that is not one of the known ones.
     #[error("unknown {what} `{given}`; known: {known}")]
@@ -271,20 +266,16 @@ pub enum BatchError {
         known: &'static str,
     },
     /// `token-sum` without its constant.
-    #[error("aggregation token-sum needs a constant to divide by")]
+    #[error("{}", self.told(PackingOption::name))]
     ConstantMissing,
     /// A constant that cannot divide.
-    #[error(
-        "the constant {constant} of aggregation token-sum must be positive, and 1/constant must fit a 32-bit float"
-    )]
+    #[error("{}", self.told(PackingOption::name))]
     Constant {
         /// As given.
         constant: f64,
     },
     /// Rows beyond what can be addressed.
-    #[error(
-        "{rows} rows of {budget} tokens are more than the limit of 2^32 positions; lower the budget or the row multiple"
-    )]
+    #[error("{}", self.told(PackingOption::name))]
     TooLarge {
         /// Rows.
         rows: usize,
@@ -312,10 +303,10 @@ pub enum BatchError {
 }
 
 /// "one value", "8 values".
-fn counted(values: usize) -> String {
-    match values {
-        1 => "one value".to_owned(),
-        n => format!("{n} values"),
+fn counted(count: usize, thing: &str) -> String {
+    match count {
+        1 => format!("one {thing}"),
+        n => format!("{n} {thing}s"),
     }
 }
 

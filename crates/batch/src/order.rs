@@ -15,6 +15,7 @@ use std::str::FromStr;
 
 use crate::error::BatchError;
 use crate::even::split_evenly;
+use crate::option::PackingOption;
 use crate::tiles::{Pass, Tiling};
 
 /// How the tokens of a row go to context shards.
@@ -54,21 +55,20 @@ impl OrderKind {
     /// As [`Order::new`].
     pub fn check(self, width: usize, context_size: usize) -> Result<(), BatchError> {
         if context_size == 0 {
-            let option = "context_size";
+            let option = PackingOption::ContextSize;
             return Err(BatchError::Zero { option });
         }
-        let (option, divisor) = match self {
-            OrderKind::DualChunkSwap => ("twice context_size", context_size.saturating_mul(2)),
-            OrderKind::Contiguous | OrderKind::Balanced => ("context_size", context_size),
-        };
+        let twice = self == OrderKind::DualChunkSwap;
+        let divisor = context_size.saturating_mul(if twice { 2 } else { 1 });
         if width.is_multiple_of(divisor) {
             return Ok(());
         }
         let below = width - width % divisor;
         Err(BatchError::Indivisible {
             budget: width,
-            option,
-            divisor,
+            option: PackingOption::ContextSize,
+            value: context_size,
+            twice,
             below,
             above: below.saturating_add(divisor),
         })

@@ -7,6 +7,7 @@ use std::ops::Range;
 use crate::column::Column;
 use crate::error::{BatchError, Refused};
 use crate::field::{Field, Fields};
+use crate::option::PackingOption;
 use crate::trajectory::Trajectory;
 use crate::weights::LossWeights;
 
@@ -221,7 +222,7 @@ impl Rows {
         let height = rows_per_micro_batch;
         if height == 0 {
             return Err(BatchError::Zero {
-                option: "rows_per_micro_batch",
+                option: PackingOption::RowsPerMicroBatch,
             }
             .into());
         }

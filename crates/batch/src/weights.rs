@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::error::BatchError;
+use crate::option::{Idle, PackingOption};
 use crate::trajectory::Trajectory;
 
 /// How the losses of the tokens become one number.
@@ -54,13 +55,11 @@ impl Aggregation {
         };
         match (mode, constant) {
             (Aggregation::TokenSum { .. }, _) | (_, None) => Ok(mode),
-            (_, Some(constant)) => {
-                let option = format!("the constant {constant}");
-                Err(BatchError::NoEffect {
-                    option,
-                    with: "an aggregation other than token-sum",
-                })
-            }
+            (_, Some(constant)) => Err(BatchError::NoEffect {
+                option: PackingOption::Constant,
+                value: constant.to_string(),
+                with: Idle::OtherAggregation,
+            }),
         }
     }
 

@@ -104,7 +104,7 @@ fn names_go_both_ways() {
         let idle = Aggregation::parse(name, Some(2.0)).unwrap_err();
         assert_eq!(
             idle.to_string(),
-            "the constant 2 has no effect with an aggregation other than token-sum; remove one of them"
+            "constant 2 has no effect with an aggregation other than token-sum; remove one of them"
         );
     }
     let sum = Aggregation::TokenSum { constant: 2.0 };

@@ -1,7 +1,8 @@
 //! Rows and weights written out by hand.
 
 use ferrotune_batch::{
-    Aggregation, BatchError, Column, Field, Packing, PadPosition, Place, Rows, Trajectory, Values,
+    Aggregation, BatchError, Column, Field, Packing, PackingOption, PadPosition, Place, Rows,
+    Trajectory, Values,
 };
 use ferrotune_batch::{predictable_mask, truncate};
 
@@ -237,7 +238,7 @@ fn micro_batches_have_one_shape() {
     assert_eq!(
         rows.micro_batches(0).unwrap_err().problems(),
         [BatchError::Zero {
-            option: "rows_per_micro_batch"
+            option: PackingOption::RowsPerMicroBatch
         }]
     );
 }

@@ -120,7 +120,7 @@ pub(crate) struct ScoreArgs {
     /// Put several documents into rows of this many tokens. The values stay the same, up to rounding.
     #[arg(long, value_name = "BUDGET", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) pack: Option<usize>,
-    /// Also write the gradient of the mean negative log-prob over all predicted tokens.
+    /// Also write the gradient of the mean negative log-prob over all predicted tokens by the model's weights; not with --adapter.
     #[arg(long, value_name = "OUT.safetensors")]
     pub(crate) grad: Option<PathBuf>,
     /// Number format of matrix products and activations.
@@ -291,7 +291,7 @@ fn temperature(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Ok(0.0),
         _ => divisor(text)
-            .map_err(|_| format!("must be 0, or a number of at least {MIN_TEMPERATURE}")),
+            .map_err(|_| format!("must be 0, or a finite number of at least {MIN_TEMPERATURE}")),
     }
 }
 
@@ -299,7 +299,9 @@ fn temperature(text: &str) -> Result<f64, String> {
 fn divisor(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(t) if (MIN_TEMPERATURE..f64::INFINITY).contains(&t) => Ok(t),
-        _ => Err(format!("must be a number of at least {MIN_TEMPERATURE}")),
+        _ => Err(format!(
+            "must be a finite number of at least {MIN_TEMPERATURE}"
+        )),
     }
 }
 
@@ -312,6 +314,41 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_mesh_is_a_list_of_axes() {
+        let mesh = |given: &[&str]| {
+            let words = "ferrotune bench head --topology tpu7x:4x4x8".split(' ');
+            let words = words.chain(given.iter().copied());
+            match Args::try_parse_from(words).map(|it| it.command) {
+                Ok(Command::Bench(BenchCommand::Head(args))) => Ok(args.mesh),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let axes = |it: &[(&str, usize)]| {
+            let owned = it.iter().map(|(name, size)| ((*name).to_owned(), *size));
+            Ok(owned.collect::<Vec<_>>())
+        };
+        let default = [("fsdp", 32), ("context", 4), ("expert", 2)];
+        assert_eq!(mesh(&[]), axes(&default));
+        assert_eq!(
+            mesh(&["--mesh", "context=4,fsdp=2"]),
+            axes(&[("context", 4), ("fsdp", 2)])
+        );
+        for (given, part) in [
+            ("fsdp=0", "size of fsdp must be a whole number from 1"),
+            ("fsdp=2,context=x", "size of context must be"),
+            (
+                "data=2",
+                "no axis `data`; the axes are fsdp, context, expert",
+            ),
+            ("fsdp", "axis=size, such as fsdp=32"),
+        ] {
+            let why = mesh(&["--mesh", given]).unwrap_err();
+            assert!(why.contains(part), "{given}: {why}");
+        }
     }
 
     #[test]
@@ -422,7 +459,7 @@ mod tests {
             let words = ["--temperature", temperature];
             let text = says(["ferrotune", "score", "dir", "docs.jsonl"], words);
             assert!(
-                text.contains("must be a number of at least 0.001"),
+                text.contains("must be a finite number of at least 0.001"),
                 "{text}"
             );
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use ferrotune_engine::checkpoint::{self, Manifest};
 use ferrotune_engine::{Error, Trains};
 use ferrotune_graph::HostArray;
@@ -16,8 +16,10 @@ use serde_json::json;
 
 use crate::args::{CheckpointArgs, CheckpointCommand, CheckpointExportArgs, CheckpointsArgs};
 use crate::failure::{Failure, OrFail};
+use crate::input_file;
 use crate::model_folder;
-use crate::terminal::{bytes, print, say};
+use crate::output_file;
+use crate::terminal::{bytes, counted, print, say};
 use crate::train::Learns;
 
 pub(crate) fn run(command: &CheckpointCommand) -> Result<(), Failure> {
@@ -31,22 +33,27 @@ pub(crate) fn run(command: &CheckpointCommand) -> Result<(), Failure> {
 
 /// The checkpoints that a path means, oldest first; one at least.
 fn found(path: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let is_one = path
-        .file_name()
-        .and_then(|name| name.to_str())
-        .is_some_and(|name| name.starts_with("step-"));
-    if is_one && path.is_dir() {
+    let unreadable = |error| input_file::refusal(path, "the checkpoints", &error);
+    let there = path.metadata().map_err(unreadable).or_refuse()?;
+    if checkpoint::is_one(path) {
         return Ok(vec![path.to_owned()]);
     }
-    for folder in [path.join("checkpoints"), path.to_owned()] {
-        let found = checkpoint::list(&folder).or_fail()?;
+    let folders = [path.join("checkpoints"), path.to_owned()];
+    for folder in folders.iter().filter(|it| it.is_dir()) {
+        let found = checkpoint::list(folder).or_refuse()?;
         if !found.is_empty() {
             return Ok(found.into_iter().map(|(_, path)| path).collect());
         }
     }
-    Err(Failure::refused(Error::Absent {
-        path: path.to_owned(),
-    }))
+    let what = if there.is_dir() {
+        "holds no checkpoints"
+    } else {
+        "is a file"
+    };
+    Err(Failure::refused(anyhow!(
+        "{} {what}: name a run directory, its folder `checkpoints`, or one checkpoint, a folder with a manifest.json",
+        path.display()
+    )))
 }
 
 fn newest(path: &Path) -> Result<PathBuf, Failure> {
@@ -76,9 +83,9 @@ fn each(
             }
             (Err(e), true) => json!({ "path": path, "error": e.to_string() }).to_string(),
             (Ok(it), false) => format!(
-                "{}  {} updates  {}  {good}",
+                "{}  {}  {}  {good}",
                 path.display(),
-                it.step,
+                counted(it.step as usize, "update"),
                 bytes(size(it))
             ),
             (Err(error), false) => format!("{}  {error}", path.display()),
@@ -88,15 +95,15 @@ fn each(
     match bad {
         0 => Ok(()),
         _ => Err(Failure::failed(anyhow!(
-            "{bad} of {} checkpoints cannot be used",
-            found.len()
+            "{bad} of {} cannot be used",
+            counted(found.len(), "checkpoint")
         ))),
     }
 }
 
 fn show(args: &CheckpointArgs) -> Result<(), Failure> {
     let path = newest(&args.path)?;
-    let manifest = Manifest::look(&path).or_fail()?;
+    let manifest = Manifest::look(&path).map_err(unusable)?;
     if args.json {
         return print(serde_json::to_string_pretty(&manifest).expect("a manifest is plain data"));
     }
@@ -123,14 +130,32 @@ fn show(args: &CheckpointArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn export(args: &CheckpointExportArgs) -> Result<(), Failure> {
-    let mut there = args.out.read_dir().into_iter().flatten();
-    if there.next().is_some() {
+/// One that does not fit what was asked is the user's matter, one that is damaged is not.
+fn unusable(error: Error) -> Failure {
+    match error {
+        Error::Incompatible { .. } => Failure::refused(error),
+        other => Failure::failed(other),
+    }
+}
+
+/// Refuses a folder that holds something, or that could not be made once the work is done.
+fn check_out(out: &Path) -> Result<(), Failure> {
+    let mut entries = out.read_dir().into_iter().flatten();
+    if entries.next().is_some() {
         return Err(Failure::refused(anyhow!(
             "{} is not empty: name a new folder, or remove what is in it",
-            args.out.display()
+            out.display()
         )));
     }
+    let there = out.ancestors().find(|it| it.exists());
+    let folder = there.unwrap_or(Path::new("."));
+    output_file::check_folder(folder)
+        .with_context(|| format!("cannot write {}: name another folder", out.display()))
+        .or_refuse()
+}
+
+fn export(args: &CheckpointExportArgs) -> Result<(), Failure> {
+    check_out(&args.out)?;
     let path = newest(&args.path)?;
     let run = match &args.run {
         Some(run) => run.clone(),
@@ -147,7 +172,7 @@ fn export(args: &CheckpointExportArgs) -> Result<(), Failure> {
     let recipe = resolved.recipe();
     let model = ModelConfig::load(&recipe.model.path).or_refuse()?;
     let learns = Learns::read(recipe, &model).or_refuse()?;
-    let stored = checkpoint::open(&path).or_fail()?;
+    let stored = checkpoint::open(&path).map_err(unusable)?;
     let learned = |spec: &ParamSpec| stored.param(&path, spec);
     if let Trains::Adapters(lora) = &learns.trains {
         let names = learns.adapters.iter().map(|(spec, _)| spec.path.as_str());
@@ -177,14 +202,11 @@ fn export(args: &CheckpointExportArgs) -> Result<(), Failure> {
         };
         let dtype = dtype.unwrap_or(DType::F32);
         let source = Some(recipe.model.path.as_path());
-        save_from(&args.out, &model, dtype, source, &mut fetch).map_err(|error| match error {
-            Error::Incompatible { .. } => Failure::refused(error),
-            other => Failure::failed(other),
-        })?;
+        save_from(&args.out, &model, dtype, source, &mut fetch).map_err(unusable)?;
     }
-    let updates = stored.manifest.step;
+    let updates = counted(stored.manifest.step as usize, "update");
     say(format_args!(
-        "wrote {} with the weights after {updates} updates",
+        "wrote {} with the weights after {updates}",
         args.out.display()
     ));
     Ok(())

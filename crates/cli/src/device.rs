@@ -5,7 +5,7 @@ use ferrotune_nn::LOGICAL_AXES;
 use ferrotune_pjrt::{Client, Mesh, Plugin};
 
 use crate::failure::{Failure, OrFail};
-use crate::terminal::say;
+use crate::terminal::{counted, say};
 
 /// Where programs run.
 pub(crate) struct Device {
@@ -45,12 +45,11 @@ impl Device {
     pub(crate) fn describe(&self) -> String {
         let plugin = self.client.plugin();
         let (major, minor) = plugin.api_version();
-        let count = self.mesh.device_count();
-        let devices = if count == 1 { "device" } else { "devices" };
-        let platform = self.client.platform_name();
+        let device = format!("{} device", self.client.platform_name());
         format!(
-            "{} (PJRT {major}.{minor}), {count} {platform} {devices}",
-            plugin.name()
+            "{} (PJRT {major}.{minor}), {}",
+            plugin.name(),
+            counted(self.mesh.device_count(), &device)
         )
     }
 }

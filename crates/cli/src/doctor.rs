@@ -7,7 +7,7 @@ use ferrotune_pjrt::{Client, Plugin, PluginSource, Survey, survey};
 
 use crate::failure::Failure;
 use crate::machine;
-use crate::terminal::{bytes, print};
+use crate::terminal::{bytes, counted, print};
 
 pub(crate) fn run() -> Result<(), Failure> {
     let mut trouble = Vec::new();
@@ -27,8 +27,8 @@ pub(crate) fn run() -> Result<(), Failure> {
         print(format_args!("- {line}"))?;
     }
     Err(Failure::failed(anyhow!(
-        "{} thing(s) missing, listed above",
-        trouble.len()
+        "{} missing, listed above",
+        counted(trouble.len(), "thing")
     )))
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use ferrotune_models::Longest;
-use ferrotune_text::Tokenizer;
+use ferrotune_text::{Tokenizer, json_line};
 use serde_json::Value;
 
 use crate::failure::{Failure, OrFail};
@@ -35,7 +35,7 @@ pub(crate) fn read(
     let mut documents = Vec::new();
     let mut bad = Vec::new();
     for (number, line) in (1..).zip(bytes.split(|&b| b == b'\n')) {
-        if line.trim_ascii().is_empty() {
+        if json_line::bare(line).is_empty() {
             continue;
         }
         let ids = match parse(line) {
@@ -80,15 +80,7 @@ enum Document {
 }
 
 fn parse(line: &[u8]) -> Result<Document, String> {
-    let value: Value = serde_json::from_slice(line).map_err(|error| {
-        // The library counts lines within the text it is given, which is always one.
-        let message = error.to_string();
-        format!(
-            "not JSON: {}",
-            message.split(" at line ").next().unwrap_or_default()
-        )
-    })?;
-    let Value::Object(mut object) = value else {
+    let Value::Object(mut object) = json_line::value(line)? else {
         return Err("must be a JSON object with \"text\" or \"ids\"".to_owned());
     };
     match (object.remove("text"), object.remove("ids")) {
@@ -123,14 +115,10 @@ fn check(ids: Vec<u32>, limits: &Limits) -> Result<Vec<u32>, String> {
         ));
     }
     let tokens = ids.len();
-    if let Some(Longest {
-        tokens: longest,
-        key,
-    }) = limits.longest.filter(|it| tokens > it.tokens)
-    {
+    if let Some(longest) = limits.longest.filter(|it| tokens > it.tokens) {
         return Err(format!(
-            "the document has {tokens} tokens, more than the model was made for ({key} = {longest} in its \
-             config.json): cut it into shorter ones"
+            "the document has {tokens} tokens, more than {}: cut it into shorter ones",
+            longest.told("the model's config.json")
         ));
     }
     match limits.row {
@@ -161,6 +149,7 @@ mod tests {
     fn everything_else_is_refused_with_a_reason() {
         let why = |line: &str| parse(line.as_bytes()).unwrap_err();
         assert!(why("{").starts_with("not JSON"));
+        assert!(why(r#"{"ids": [1], "ids": [2]}"#).contains("twice"));
         assert!(why("[1]").contains("object"));
         assert!(why("{}").contains("neither"));
         assert!(why(r#"{"text": "a", "ids": [1]}"#).contains("both"));
@@ -178,6 +167,7 @@ mod tests {
             longest: Some(Longest {
                 tokens: 3,
                 key: "max_position_embeddings",
+                limit: "the model was made for",
             }),
         };
         assert_eq!(check(vec![9, 0], &limits), Ok(vec![9, 0]));

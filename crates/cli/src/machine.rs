@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use ferrotune_models::ModelConfig;
+use ferrotune_models::{LayerKind, Mixer, ModelConfig};
 use ferrotune_recipe::ComputeDtype;
 
 use crate::failure::Failure;
-use crate::terminal::bytes;
+use crate::terminal::{bytes, counted};
 
 /// Processor flags that mean bf16 products are faster than f32: those that `ferrotune-cpu` has products for.
 const FAST_BF16: [&str; 2] = ["amx_bf16", "avx512_bf16"];
@@ -74,7 +74,7 @@ pub(crate) fn memory() -> Option<(u64, u64)> {
 pub(crate) fn check_free(what: &str, needed: f64, cure: &str) -> Result<(), Failure> {
     match memory() {
         Some((total, free)) if needed > free as f64 => Err(Failure::refused(anyhow::anyhow!(
-            "{what} need at least {} of memory, and of the {} of this machine {} are free: {cure}",
+            "{what} would take at least {} of memory, and of the {} of this machine {} are free: {cure}",
             bytes(needed as u64),
             bytes(total),
             bytes(free)
@@ -94,20 +94,28 @@ pub(crate) fn check_rows(
     let Some((total, _)) = memory() else {
         return Ok(());
     };
-    let kept = [model.num_hidden_layers, model.num_key_value_heads];
-    let kept = kept.map(|it| it as f64).iter().product::<f64>() * 2.0 * model.head_dim as f64;
     // Of one layer: the stream before and after, queries, and what they read.
     let layer = 2.0 * model.hidden_size as f64
         + 2.0 * model.num_attention_heads as f64 * model.head_dim as f64;
-    let needed = 4.0 * rows as f64 * tokens as f64 * (kept + layer);
+    let needed = 4.0 * rows as f64 * tokens as f64 * (cached(model) + layer);
     if needed <= total as f64 {
         return Ok(());
     }
     Err(Failure::refused(anyhow::anyhow!(
-        "keys, values and activations of {tokens} tokens in {rows} row(s) need about {} of memory, and this machine has {}: {cure}",
+        "keys, values and activations of {} in {} would take about {} of memory, and this machine has {}: {cure}",
+        counted(tokens, "token"),
+        counted(rows, "row"),
         bytes(needed as u64),
         bytes(total)
     )))
+}
+
+/// How many keys and values a sampler keeps of each token.
+pub(crate) fn cached(model: &ModelConfig) -> f64 {
+    let attends = |kind: &&LayerKind| kind.mixer == Mixer::Attention;
+    let layers = model.layers.iter().filter(attends).count();
+    let sizes = [layers, model.num_key_value_heads, model.head_dim];
+    2.0 * sizes.map(|it| it as f64).iter().product::<f64>()
 }
 
 /// Memory that this process holds now, in bytes.

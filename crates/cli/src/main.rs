@@ -17,6 +17,7 @@ mod input_file;
 mod inspect;
 mod machine;
 mod model_folder;
+mod output_file;
 mod pack;
 mod run_dir;
 mod sample;

@@ -9,11 +9,14 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use ferrotune_batch::{
-    Aggregation, Balance, BatchError, LossWeights, Packing, Padding, Rows, Tiling, truncate,
+    Aggregation, Balance, BatchError, LossWeights, Packing, PackingOption, Padding, Rows, Tiling,
+    Trajectory, truncate,
 };
 
 use crate::args::PackArgs;
 use crate::failure::{Failure, OrFail};
+use crate::machine;
+use crate::terminal::counted;
 use input::Lines;
 use report::Report;
 
@@ -45,6 +48,24 @@ pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
     }
 }
 
+/// Refuses rows that are more than the machine has free: of each place an id, a document, a position and a weight, and of each
+/// shard its tiles in three passes.
+fn check_memory(args: &PackArgs, lines: &Lines) -> Result<(), Failure> {
+    let tokens: usize = lines.trajectories.iter().map(Trajectory::len).sum();
+    let rows = tokens.div_ceil(args.budget);
+    let filled = rows.next_multiple_of(args.rows_per_micro_batch);
+    let of_row = 16.0 * args.budget as f64 + 24.0 * args.context as f64;
+    machine::check_free(
+        &format!(
+            "{} of {}",
+            counted(filled, "row"),
+            counted(args.budget, "token")
+        ),
+        filled as f64 * of_row,
+        "lower --budget, --rows-per-micro-batch or --context",
+    )
+}
+
 /// The rows, or everything that is wrong with the flags and the lines.
 fn lay_out(
     args: &PackArgs,
@@ -65,6 +86,9 @@ fn lay_out(
         }
     };
     let weights = weights.or_refuse()?;
+    if problems.is_empty() && packing.problems().is_empty() {
+        check_memory(args, lines)?;
+    }
     let packed = packing.pack(&lines.trajectories, &weights);
     match packed {
         Ok(rows) if problems.is_empty() && lines.bad.is_empty() => Ok((rows, weights)),
@@ -95,32 +119,20 @@ fn packing(args: &PackArgs) -> Packing {
     }
 }
 
-/// What the library calls an option, and the flag that sets it.
-const FLAGS: [(&str, &str); 10] = [
-    ("context_size", "--context"),
-    ("segment_align", "--align"),
-    ("row_multiple", "--rows-per-micro-batch"),
-    ("rows_per_micro_batch", "--rows-per-micro-batch"),
-    ("max_segments", "--max-segments"),
-    ("pad_align", "--pad-align"),
-    ("pad_position", "--pad"),
-    ("data shards", "--data-shards"),
-    (
-        "raise the budget, or ask for truncation",
-        "raise --budget, or shorten it with --truncate",
-    ),
-    (
-        "a constant to divide by",
-        "a number to divide by: give --constant",
-    ),
-];
-
-/// A problem in the words of the command line.
-fn by_flags(problem: &BatchError) -> String {
-    let text = problem.to_string();
-    FLAGS
-        .iter()
-        .fold(text, |text, (option, flag)| text.replace(option, flag))
+/// The flag that sets an option.
+pub(crate) fn flag(option: PackingOption) -> &'static str {
+    match option {
+        PackingOption::Budget => "--budget",
+        PackingOption::MaxSegments => "--max-segments",
+        PackingOption::SegmentAlign => "--align",
+        PackingOption::ContextSize => "--context",
+        PackingOption::PadPosition => "--pad",
+        PackingOption::PadAlign => "--pad-align",
+        PackingOption::RowMultiple | PackingOption::RowsPerMicroBatch => "--rows-per-micro-batch",
+        PackingOption::DataShards => "--data-shards",
+        PackingOption::Truncate => "--truncate",
+        PackingOption::Constant => "--constant",
+    }
 }
 
 /// Problems that are shown before the rest is only counted.
@@ -135,11 +147,11 @@ fn refusal(
     // An empty batch is told by the reader, unless bad lines are why it is empty.
     let no_lines = |it: &BatchError| *it == BatchError::NoTrajectories && !lines.bad.is_empty();
     let flags = of_flags.into_iter().filter(|it| !no_lines(it));
-    let mut shown: Vec<_> = flags.map(|it| anyhow!(by_flags(&it))).collect();
+    let mut shown: Vec<_> = flags.map(|it| anyhow!(it.told(flag))).collect();
     let mut placed = lines.bad.clone();
     for problem in of_lines {
         let trajectory = problem.trajectory().unwrap_or(0);
-        placed.push((lines.numbers[trajectory], by_flags(problem)));
+        placed.push((lines.numbers[trajectory], problem.told(flag)));
     }
     placed.sort_by_key(|(number, _)| *number);
     let rest = placed.len().saturating_sub(SHOWN);

@@ -2,7 +2,8 @@
 
 mod prompts;
 
-use ferrotune_models::{Longest, ModelConfig};
+use anyhow::anyhow;
+use ferrotune_models::ModelConfig;
 use ferrotune_rl::answer_text;
 use ferrotune_rollout::{Completion, Finish, Request, Sampler, SamplerConfig};
 use ferrotune_text::Tokenizer;
@@ -12,7 +13,7 @@ use crate::args::SampleArgs;
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
 use crate::model_folder;
-use crate::terminal::{print, say};
+use crate::terminal::{counted, print, say};
 
 /// Answers that are decoded together.
 const ROWS: usize = 16;
@@ -26,7 +27,7 @@ const TOKENS_PER_DISPATCH: usize = 16;
 pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
     let filters = args.filters.settings();
     if args.temperature == 0.0 && !filters.is_off() {
-        return Err(Failure::refused(anyhow::anyhow!(
+        return Err(Failure::refused(anyhow!(
             "--temperature 0 takes the most likely token, which --top-k, --top-p and --min-p always keep: leave them out, or raise the temperature"
         )));
     }
@@ -91,23 +92,25 @@ pub(crate) fn run(args: &SampleArgs) -> Result<(), Failure> {
 
 /// The most tokens of an answer: as many as were asked for, or else as the model was made for.
 fn longest_answer(args: &SampleArgs, model: &ModelConfig, prompt: usize) -> Result<usize, Failure> {
-    let Some(Longest {
-        tokens: longest,
-        key,
-    }) = model.longest()
-    else {
+    let Some(longest) = model.longest() else {
         return Ok(args.max_new.unwrap_or(MAX_NEW));
     };
-    let room = longest.saturating_sub(prompt);
+    let room = longest.tokens.saturating_sub(prompt);
     let wanted = args.max_new.unwrap_or(MAX_NEW.min(room).max(1));
     if wanted <= room {
         return Ok(wanted);
     }
-    Err(Failure::refused(anyhow::anyhow!(
-        "{prompt} tokens of prompt and up to {wanted} new ones are more than the model was made for \
-         ({key} = {longest} in {}/config.json): lower --max-new, or shorten the prompt",
-        args.model.display()
-    )))
+    let limit = longest.told(args.model.join("config.json").display());
+    let prompt = counted(prompt, "token");
+    Err(Failure::refused(match room {
+        0 => anyhow!(
+            "{prompt} of prompt leave no room for an answer: with one token more it is more than {limit}: shorten the prompt"
+        ),
+        _ => anyhow!(
+            "{prompt} of prompt and up to {wanted} new ones are more than {limit}: lower --max-new to {room}, or shorten \
+             the prompt"
+        ),
+    }))
 }
 
 /// One line for a script.

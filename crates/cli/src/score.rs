@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::documents::{self, Limits};
 use crate::failure::{Failure, OrFail};
 use crate::model_folder;
+use crate::output_file;
 use crate::terminal::{print, say};
 
 /// Tokens that are scored at once, unless one document has more.
@@ -162,17 +163,13 @@ fn check_writable(path: &Path, reads: [&Path; 2]) -> Result<(), Failure> {
         .parent()
         .filter(|it| !it.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let probe = folder.join(format!(".ferrotune-{}.probe", std::process::id()));
     let tried = if path.is_dir() {
         Err(anyhow!("it is a folder"))
     } else if path.exists() && !path.is_file() {
         Err(anyhow!("it is not a file"))
     } else {
-        std::fs::File::create(&probe)
-            .map(drop)
-            .map_err(anyhow::Error::from)
+        output_file::check_folder(folder)
     };
-    let _ = std::fs::remove_file(&probe);
     tried
         .with_context(|| {
             format!(

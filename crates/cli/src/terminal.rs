@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
+pub(crate) use ferrotune_recipe::counted;
+
 use crate::failure::Failure;
 
 /// A line on standard error. If it cannot be written there is nobody to tell.

@@ -15,7 +15,7 @@ use std::path::Path;
 
 pub(crate) use background::Writer;
 pub use background::Written;
-pub use keep::{Keep, latest, list, prune};
+pub use keep::{Keep, is_one, latest, list, prune};
 pub use manifest::{ArrayEntry, FileEntry, Manifest};
 pub(crate) use read::read;
 pub use read::{Stored, open};

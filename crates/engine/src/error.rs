@@ -59,7 +59,7 @@ pub enum Error {
     },
     /// A document beyond what the rotary scaling of the model covers.
     #[error(
-        "a document in row {row} has more than {longest} tokens, up to which the model's longrope scaling holds here: cut it"
+        "a document in row {row} has more than {longest} tokens, the most that ferrotune takes with longrope scaling: cut it"
     )]
     LongDocument {
         /// Its row.

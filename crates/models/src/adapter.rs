@@ -102,39 +102,40 @@ impl ModelConfig {
 
     fn target_problems(&self, lora: &Lora) -> Vec<AdapterProblem> {
         let (targets, known) = (&lora.targets, self.adapter_targets(lora.experts));
-        let list = known.join(", ");
         let mut problems = Vec::new();
         if targets.is_empty() {
-            problems.push(format!("no targets are named; this model has {list}"));
+            let list = known.join(", ");
+            let text = format!("no targets are named; this model has {list}");
+            problems.push(AdapterProblem::Targets(text));
         }
         for (i, target) in targets.iter().enumerate() {
             let before = targets[..i].iter().filter(|it| *it == target).count();
             if before == 1 {
-                problems.push(format!("the target \"{target}\" is named more than once"));
+                let text = format!("the target \"{target}\" is named more than once");
+                problems.push(AdapterProblem::Targets(text));
             }
             if before == 0 && !known.contains(target) {
-                problems.push(format!(
-                    "the model has no linear layer \"{target}\" that can have an adapter; it has {list}"
-                ));
+                problems.push(AdapterProblem::NoLayer {
+                    target: target.clone(),
+                    known: known.clone(),
+                });
             }
         }
-        let mut problems: Vec<AdapterProblem> =
-            problems.into_iter().map(AdapterProblem::Targets).collect();
         problems.extend(self.expert_problem(lora));
         problems
     }
 
     fn expert_problem(&self, lora: &Lora) -> Option<AdapterProblem> {
         let named = |name: &&str| lora.targets.iter().any(|it| it == name);
-        let problem = if self.experts.is_none() {
-            "the model has no experts to adapt".to_owned()
-        } else if !EXPERT_LAYERS.iter().any(named) {
-            let list = EXPERT_LAYERS.join(", ");
-            format!("no layer of the experts is among the targets; they have {list}")
-        } else {
-            return None;
+        let problem = match self.experts {
+            None => AdapterProblem::NoExperts,
+            Some(_) if EXPERT_LAYERS.iter().any(named) => return None,
+            Some(_) => AdapterProblem::Experts(format!(
+                "no layer of the experts is among the targets; they have {}",
+                EXPERT_LAYERS.join(", ")
+            )),
         };
-        lora.experts.then_some(AdapterProblem::Experts(problem))
+        lora.experts.then_some(problem)
     }
 }
 
@@ -147,8 +148,17 @@ pub enum AdapterProblem {
     Alpha(String),
     /// Of [`Lora::targets`].
     Targets(String),
+    /// A target that the model does not have.
+    NoLayer {
+        /// Its name, one of [`Lora::targets`].
+        target: String,
+        /// Those that it has.
+        known: Vec<String>,
+    },
     /// Of [`Lora::experts`].
     Experts(String),
+    /// [`Lora::experts`], in a model without experts.
+    NoExperts,
 }
 
 impl fmt::Display for AdapterProblem {
@@ -157,6 +167,12 @@ impl fmt::Display for AdapterProblem {
             Self::Rank(text) | Self::Alpha(text) | Self::Targets(text) | Self::Experts(text) => {
                 f.write_str(text)
             }
+            Self::NoLayer { target, known } => write!(
+                f,
+                "the model has no linear layer \"{target}\" that can have an adapter; it has {}",
+                known.join(", ")
+            ),
+            Self::NoExperts => f.write_str("the model has no experts to adapt"),
         }
     }
 }

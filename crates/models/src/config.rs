@@ -80,6 +80,16 @@ pub struct Longest {
     pub tokens: usize,
     /// The key of `config.json` that says so.
     pub key: &'static str,
+    /// What a longer text is more than.
+    pub limit: &'static str,
+}
+
+impl Longest {
+    /// What a longer text is more than, with the setting in `config`, the path of that file.
+    pub fn told(&self, config: impl std::fmt::Display) -> String {
+        let Self { tokens, key, limit } = self;
+        format!("{limit} ({key} = {tokens} in {config})")
+    }
 }
 
 impl ModelConfig {
@@ -89,10 +99,12 @@ impl ModelConfig {
         let told = self.max_position_embeddings.map(|tokens| Longest {
             tokens,
             key: "max_position_embeddings",
+            limit: "the model was made for",
         });
         let first = self.rotary.longest().map(|tokens| Longest {
             tokens,
-            key: "original_max_position_embeddings",
+            key: rope::ORIGINAL,
+            limit: "ferrotune takes with longrope scaling, where transformers has other factors for longer texts",
         });
         told.into_iter().chain(first).min_by_key(|it| it.tokens)
     }

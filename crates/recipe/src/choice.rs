@@ -110,7 +110,7 @@ choice! {
     ModelInit {
         /// The safetensors files of `model.path`.
         Pretrained = "pretrained",
-        /// Drawn from `seed`; weights that lie in `model.path` are not read.
+        /// Drawn from `seed`; weights that lie in `model.path` are not read. Not with adapters, which are written without them.
         Random = "random",
     }
 }

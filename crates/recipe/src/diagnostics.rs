@@ -5,6 +5,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::counted::counted;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
 /// A text that settings come from: the recipe file, or one override.
@@ -114,10 +115,7 @@ impl Diagnostics {
             out.push_str(&renderer.render(&[self.group(problem)]));
             out.push_str("\n\n");
         }
-        let count = match self.problems.len() {
-            1 => "1 problem".to_owned(),
-            n => format!("{n} problems"),
-        };
+        let count = counted(self.problems.len(), "problem");
         let name = self
             .sources
             .first()

@@ -88,10 +88,12 @@ fn model_folder(path: &Path, init: ModelInit) -> Verdict {
     if lacking.is_empty() {
         return Ok(());
     }
-    let cure = if lacking == [weights[0]] {
-        "to start from random weights, set `model.init = \"random\"`"
-    } else {
-        "this must be a model folder as Hugging Face writes it"
+    let cure = match lacking[..] {
+        ["model.safetensors"] => "to start from random weights, set `model.init = \"random\"`",
+        ["tokenizer.json"] => {
+            "copy it there from the model's Hugging Face folder; save a slow tokenizer as a fast one first"
+        }
+        _ => "this must be a model folder as Hugging Face writes it",
     };
     Err((
         format!("{} has no {}", path.display(), lacking.join(", no ")),

@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod choice;
+mod counted;
 mod diagnostics;
 mod files;
 mod idle;
@@ -47,6 +48,7 @@ pub use choice::{
     ModelInit, MomentDtype, Offload, OnNonFinite, OptimizerKind, PadPosition, Routes, RowBalance,
     ShardOverData, TokenOrder,
 };
+pub use counted::counted;
 pub use diagnostics::{Diagnostic, Diagnostics};
 pub use mesh::{sampling_rules, sharding_rules};
 pub use resolved::{Fault, Origin, Resolved};

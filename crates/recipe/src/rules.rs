@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::choice::{LrSchedule, TokenOrder};
+use crate::choice::{LrSchedule, ModelInit, TokenOrder};
+use crate::counted::counted;
 use crate::diagnostics::{Diagnostic, Place};
 use crate::layers::Layers;
 use crate::settings::Recipe;
@@ -71,6 +72,7 @@ pub(crate) fn check(recipe: &Recipe, judge: &mut Judge<'_>) {
     pad_align(recipe, judge);
     shared_rows(recipe, judge);
     targets(recipe, judge);
+    base_of_adapters(recipe, judge);
 }
 
 fn targets(recipe: &Recipe, judge: &mut Judge<'_>) {
@@ -88,6 +90,26 @@ fn targets(recipe: &Recipe, judge: &mut Judge<'_>) {
                 "keep one of them",
             );
         }
+    }
+}
+
+/// An adapter is of no use without the weights that it was trained beside, and a run writes adapters alone.
+fn base_of_adapters(recipe: &Recipe, judge: &mut Judge<'_>) {
+    for (key, used, label) in [
+        ("lora.rank", recipe.lora.rank > 0, "trains adapters alone"),
+        (
+            "model.adapter",
+            recipe.model.adapter.is_some(),
+            "was trained beside other weights",
+        ),
+    ] {
+        judge.refuse_if(
+            used && recipe.model.init == ModelInit::Random,
+            "adapters beside random weights could not be used: the run would write them without those weights",
+            &[(key, label), ("model.init", "draws weights that are in no folder")],
+            "train the weights first, without adapters, and name that run's folder `model` in `model.path`, with \
+             `model.init = \"pretrained\"`",
+        );
     }
 }
 
@@ -148,7 +170,7 @@ fn schedules(recipe: &Recipe, judge: &mut Judge<'_>) {
     ];
     for ((rise_key, rise), (steps_key, steps), (schedule_key, schedule), (fall_key, fall)) in phases
     {
-        let total = format!("{steps} steps in all");
+        let total = format!("{} in all", counted(steps, "step"));
         judge.refuse_if(
             rise > steps,
             "the learning rate would never reach its full value",
@@ -176,7 +198,7 @@ fn schedules(recipe: &Recipe, judge: &mut Judge<'_>) {
                     fall_key,
                     &format!("must be at most {}", steps.saturating_sub(rise)),
                 ),
-                (rise_key, &format!("rises over {rise} steps")),
+                (rise_key, &format!("rises over {}", counted(rise, "step"))),
                 (steps_key, &total),
             ],
             &format!("lower `{fall_key}`"),
@@ -209,7 +231,7 @@ fn sampling(recipe: &Recipe, judge: &mut Judge<'_>) {
             ),
             (
                 "rl.prompts_per_step",
-                &format!("{} prompts", rl.prompts_per_step),
+                &counted(rl.prompts_per_step, "prompt"),
             ),
             ("rl.group_size", &format!("{} answers each", rl.group_size)),
         ],
@@ -255,11 +277,17 @@ fn rows(recipe: &Recipe, judge: &mut Judge<'_>) {
         ("packing.row_tokens", format!("must be at least {needed}")),
         (
             "rollout.max_prompt_tokens",
-            format!("up to {} tokens of prompt", rollout.max_prompt_tokens),
+            format!(
+                "up to {} of prompt",
+                counted(rollout.max_prompt_tokens, "token")
+            ),
         ),
         (
             "rollout.max_new_tokens",
-            format!("up to {} tokens of answer", rollout.max_new_tokens),
+            format!(
+                "up to {} of answer",
+                counted(rollout.max_new_tokens, "token")
+            ),
         ),
     ];
     if needed > longest {
@@ -285,10 +313,7 @@ fn rows(recipe: &Recipe, judge: &mut Judge<'_>) {
                 "packing.segment_align",
                 &format!("must divide {}", packing.row_tokens),
             ),
-            (
-                "packing.row_tokens",
-                &format!("{} tokens", packing.row_tokens),
-            ),
+            ("packing.row_tokens", &counted(packing.row_tokens, "token")),
         ],
         &near_values("packing.row_tokens", packing.row_tokens, |n| {
             n.is_multiple_of(packing.segment_align)

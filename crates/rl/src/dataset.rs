@@ -8,6 +8,7 @@ mod tests;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use ferrotune_text::json_line;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, LineProblems, Result};
@@ -37,8 +38,8 @@ impl Dataset {
     /// Reads a file with one object on each line: `{"prompt": "...", "answer": "...", ...}`. Blank lines are skipped.
     ///
     /// # Errors
-    /// [`Error::Read`]; [`Error::Lines`] with every line that is not UTF-8, not a JSON object, or has no text under `prompt` or `answer`;
-    /// [`Error::Empty`].
+    /// [`Error::Read`]; [`Error::Lines`] with every line that is not UTF-8, not a JSON object, has a key twice, or no text under
+    /// `prompt` or `answer`; [`Error::Empty`].
     pub fn read(path: impl AsRef<Path>) -> Result<Dataset> {
         Dataset::read_fields(path, "prompt", "answer")
     }
@@ -53,12 +54,10 @@ impl Dataset {
             Ok(bytes) => bytes,
             Err(source) => return Err(Error::Read { path, source }),
         };
-        // Some editors put a mark before UTF-8 text.
-        let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
         let mut problems = Vec::new();
         let mut bad = LineProblems::default();
-        for (line, bytes) in (1..).zip(text.split(|&b| b == b'\n')) {
-            if bytes.trim_ascii().is_empty() {
+        for (line, bytes) in (1..).zip(bytes.split(|&b| b == b'\n')) {
+            if json_line::bare(bytes).is_empty() {
                 continue;
             }
             match read_line(line, bytes, [prompt, answer]) {
@@ -149,14 +148,7 @@ fn read_line(
     bytes: &[u8],
     [prompt, answer]: [&str; 2],
 ) -> Result<Problem, Vec<String>> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|e| vec![format!("not UTF-8 text at byte {}", e.valid_up_to() + 1)])?;
-    let value: Value = serde_json::from_str(text).map_err(|e| {
-        // The library counts lines within the text it is given, which is always one.
-        let message = e.to_string();
-        let message = message.split(" at line ").next().unwrap_or_default();
-        vec![format!("not JSON at column {}: {message}", e.column())]
-    })?;
+    let value = json_line::value(bytes).map_err(|why| vec![why])?;
     let Value::Object(mut extra) = value else {
         return Err(vec![format!(
             "must be a JSON object, found {}",

@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// Texts beyond what the rotary scaling of the model covers.
     #[error(
-        "prompt and answer may have {tokens} tokens, but the model's longrope scaling holds here up to {longest}; lower max_prompt_tokens or max_new_tokens"
+        "prompt and answer may have {tokens} tokens, but ferrotune takes at most {longest} with longrope scaling; lower max_prompt_tokens or max_new_tokens"
     )]
     TooLong {
         /// The most tokens of both.

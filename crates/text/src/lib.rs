@@ -32,6 +32,7 @@ mod detokenizer;
 mod error;
 mod files;
 mod json;
+pub mod json_line;
 mod tokenizer;
 
 pub use chat::{ChatTemplate, Conversation, Rendered, message};

@@ -3,8 +3,8 @@
 mod names;
 
 use ferrotune_batch::{
-    Aggregation, Balance, BatchError, Column, Field, LossWeights, Packing, PadPosition, Refused,
-    Trajectory, Values,
+    Aggregation, Balance, BatchError, Column, Field, LossWeights, Packing, PackingOption,
+    PadPosition, Refused, Trajectory, Values,
 };
 
 fn refusal(packing: &Packing, batch: &[Trajectory]) -> Refused {
@@ -36,16 +36,16 @@ fn all_problems_at_once_with_their_places() {
     assert_eq!(
         refused.to_string(),
         "10 problems with the batch:\n  \
-         - budget 4 is not a multiple of context_size 3; nearest budgets are 3 and 6\n  \
-         - trajectory 0 has 5 tokens, which is more than the row budget of 4; raise the budget, or ask for truncation\n  \
+         - budget 4 is not a multiple of context_size 3; nearest are 3 and 6\n  \
+         - trajectory 0 has 5 tokens, more than budget 4; raise that, or shorten it with truncate\n  \
          - trajectory 0: advantage has 4 values for 5 tokens; give one value a token\n  \
          - trajectory 1 has no tokens; leave it out of the batch\n  \
          - trajectory 2: id 100 at token 1 is outside the vocabulary of 100; use the tokenizer that belongs to the model\n  \
          - trajectory 2: the loss mask asks for token 0, which nothing predicts; clear it, or use `predictable_mask`\n  \
          - trajectory 2: advantage is NaN at token 1; values must be finite\n  \
-         - trajectory 3: loss_mask has 1 values for 2 tokens; give one value a token\n  \
+         - trajectory 3: loss_mask has one value for 2 tokens; give one value a token\n  \
          - field advantage is in 2 of 4 trajectories, and trajectory 1 lacks it; give it to all or to none\n  \
-         - trajectory 3: loss_weight has 1 values for 2 tokens; give one value a token"
+         - trajectory 3: loss_weight has one value for 2 tokens; give one value a token"
     );
 }
 
@@ -53,7 +53,7 @@ fn all_problems_at_once_with_their_places() {
 fn a_long_list_is_cut() {
     let text = refusal(&Packing::packed(1), &documents(&[2; 23])).to_string();
     assert!(text.starts_with("23 problems with the batch:\n"), "{text}");
-    assert!(text.ends_with("trajectory 19 has 2 tokens, which is more than the row budget of 1; raise the budget, or ask for truncation\n  - and 3 more"), "{text}");
+    assert!(text.ends_with("trajectory 19 has 2 tokens, more than budget 1; raise that, or shorten it with truncate\n  - and 3 more"), "{text}");
 }
 
 #[test]
@@ -168,11 +168,11 @@ fn zeros() {
         ..Packing::packed(0)
     };
     let options = [
-        "budget",
-        "max_segments",
-        "segment_align",
-        "row_multiple",
-        "context_size",
+        PackingOption::Budget,
+        PackingOption::MaxSegments,
+        PackingOption::SegmentAlign,
+        PackingOption::RowMultiple,
+        PackingOption::ContextSize,
     ];
     assert_eq!(
         zero.problems(),
@@ -188,7 +188,7 @@ fn alignment_must_divide_the_budget() {
             segment_align: 4,
             ..Packing::packed(10)
         }),
-        ["budget 10 is not a multiple of segment_align 4; nearest budgets are 8 and 12"]
+        ["budget 10 is not a multiple of segment_align 4; nearest are 8 and 12"]
     );
 }
 
@@ -210,8 +210,7 @@ fn pad_align_must_be_a_multiple_and_below_the_budget() {
         start(1, 0),
         ["pad_align 0 is not a positive multiple of segment_align 1"]
     );
-    let above =
-        "is not below the budget of 16, so no row could move; lower it, or use pad_position end";
+    let above = "is not below budget 16, so no row could move; lower it, or use pad_position end";
     assert_eq!(start(1, 16), [format!("pad_align 16 {above}")]);
     assert_eq!(start(1, 4096), [format!("pad_align 4096 {above}")]);
     assert!(start(1, 15).is_empty());
@@ -345,9 +344,7 @@ fn a_balance_that_cannot_be() {
     assert!(balanced(6, 3, 2).is_empty());
     assert_eq!(
         balanced(7, 3, 1),
-        [
-            "7 rows of a micro-batch do not divide into 3 data shards; nearest numbers of rows are 6 and 9"
-        ]
+        ["rows_per_micro_batch 7 is not a multiple of data_shards 3; nearest are 6 and 9"]
     );
     assert_eq!(
         balanced(6, 3, 4),
@@ -359,7 +356,34 @@ fn a_balance_that_cannot_be() {
         balanced(0, 0, 1),
         [
             "rows_per_micro_batch is 0; it must be at least 1",
-            "data shards is 0; it must be at least 1"
+            "data_shards is 0; it must be at least 1"
+        ]
+    );
+}
+
+#[test]
+fn a_front_end_names_options_as_it_calls_them() {
+    let packing = Packing {
+        segment_align: 3,
+        pad_align: 5,
+        ..Packing::packed(2)
+    };
+    let refused = refusal(&packing, &documents(&[4]));
+    let flag = |option| match option {
+        PackingOption::Budget => "--budget",
+        PackingOption::SegmentAlign => "--align",
+        PackingOption::Truncate => "--truncate",
+        PackingOption::PadPosition => "--pad",
+        PackingOption::PadAlign => "--pad-align",
+        other => panic!("{other:?}"),
+    };
+    let told = refused.problems().iter().map(|it| it.told(flag));
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            "--budget 2 is not a multiple of --align 3; the nearest is 3",
+            "--pad-align 5 has no effect with --pad end; remove one of them",
+            "trajectory 0 has 4 tokens, more than --budget 2; raise that, or shorten it with --truncate",
         ]
     );
 }

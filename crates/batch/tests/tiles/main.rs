@@ -194,11 +194,11 @@ fn orders_that_do_not_fit() {
     };
     assert_eq!(
         refused(OrderKind::DualChunkSwap, 4),
-        "budget 12 is not a multiple of twice context_size 8; nearest budgets are 8 and 16"
+        "budget 12 is not a multiple of twice context_size 4; nearest are 8 and 16"
     );
     assert_eq!(
         refused(OrderKind::Balanced, 5),
-        "budget 12 is not a multiple of context_size 5; nearest budgets are 10 and 15"
+        "budget 12 is not a multiple of context_size 5; nearest are 10 and 15"
     );
     assert_eq!(
         refused(OrderKind::Contiguous, 0),

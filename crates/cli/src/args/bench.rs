@@ -68,9 +68,11 @@ pub(crate) struct BenchHeadArgs {
         long,
         value_name = "AXES",
         default_value = "fsdp=32,context=4,expert=2",
+        value_delimiter = ',',
+        value_parser = axis,
         requires = "topology"
     )]
-    pub(crate) mesh: String,
+    pub(crate) mesh: Vec<(String, usize)>,
     /// How the head works; every mode unless given.
     #[arg(long, value_name = "MODE", value_enum)]
     pub(crate) mode: Vec<HeadArg>,
@@ -208,7 +210,7 @@ pub(crate) struct BenchAttentionArgs {
     /// Size of a head.
     #[arg(long, default_value_t = 128, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) head_size: usize,
-    /// Numbers of documents to measure.
+    /// Documents in the row; several numbers are measured one after the other: 1,2,5. May be given several times.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 5, 13, 16], value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) documents: Vec<usize>,
     /// Queries x keys of a tile, forward.
@@ -233,7 +235,7 @@ pub(crate) struct BenchAttentionArgs {
 
 impl BenchAttentionArgs {
     pub(crate) fn kv_heads(&self) -> usize {
-        (self.heads / self.group).max(1)
+        self.heads / self.group
     }
 
     pub(crate) fn sizes(&self) -> ferrotune_nn::TileSizes {
@@ -283,6 +285,22 @@ fn multiple_of_four(text: &str) -> Result<usize, String> {
             "must be a multiple of 4: of four layers, three hold a delta rule and one attention"
                 .to_owned(),
         ),
+    }
+}
+
+/// One axis of a mesh.
+fn axis(text: &str) -> Result<(String, usize), String> {
+    const AXES: [&str; 3] = ["fsdp", "context", "expert"];
+    match text.split_once('=') {
+        Some((name, size)) if AXES.contains(&name) => match at_least_one(size) {
+            Ok(size) => Ok((name.to_owned(), size)),
+            Err(why) => Err(format!("the size of {name} {why}")),
+        },
+        Some((name, _)) => Err(format!(
+            "there is no axis `{name}`; the axes are {}",
+            AXES.join(", ")
+        )),
+        None => Err("must be axis=size, such as fsdp=32".to_owned()),
     }
 }
 

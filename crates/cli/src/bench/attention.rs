@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use ferrotune_graph::{DType, Graph, HostArray, Tensor};
 use ferrotune_nn::{Places, Sequence, attend, attend_tiled, causal_mask};
 use ferrotune_program::{Argument, Builder, Group, Layout, Leaf, Program};
@@ -11,7 +12,8 @@ use super::median;
 use crate::args::BenchAttentionArgs;
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
-use crate::terminal::{print, say};
+use crate::machine;
+use crate::terminal::{counted, print, say};
 
 /// How the programs differ.
 #[derive(Clone, Copy)]
@@ -52,6 +54,7 @@ const CASES: [(&str, Case); 4] = [
 ];
 
 pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), Failure> {
+    check(args)?;
     let device = Device::single()?;
     say(device.describe());
     let cases: Vec<(&str, Case)> = CASES
@@ -67,9 +70,10 @@ pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), Failure> {
     for documents in &args.documents {
         let arrays = arrays(args, *documents)?;
         let group = Group::upload(&device.client, &layout, &arrays).or_fail()?;
+        let tiles = active(args, *documents, args.sizes().forward);
         let mut result = json!({
             "documents": documents,
-            "tiles_forward": active(args, *documents, args.sizes().forward),
+            "tiles_forward": tiles,
             "tiles_backward": active(args, *documents, args.sizes().backward),
         });
         for (name, program) in &programs {
@@ -86,8 +90,9 @@ pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), Failure> {
                 })
                 .collect();
             print(format_args!(
-                "{documents:3} documents, {} tiles forward: {}",
-                result["tiles_forward"],
+                "{}, {} forward: {}",
+                counted(*documents, "document"),
+                counted(tiles, "tile"),
                 times.join(", ")
             ))?;
         }
@@ -101,6 +106,51 @@ pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), Failure> {
         }))?;
     }
     Ok(())
+}
+
+/// Refuses sizes that do not fit each other, or the memory that is free.
+fn check(args: &BenchAttentionArgs) -> Result<(), Failure> {
+    let BenchAttentionArgs {
+        tokens,
+        heads,
+        group,
+        head_size,
+        ..
+    } = *args;
+    if !heads.is_multiple_of(group) {
+        return Err(Failure::refused(anyhow!(
+            "--heads {heads} does not divide by --group {group}: every key head is shared by as many query heads"
+        )));
+    }
+    if let Some(documents) = args.documents.iter().find(|it| **it > tokens) {
+        return Err(Failure::refused(anyhow!(
+            "{} cannot share {}, as each has one at least: raise --tokens, or lower --documents",
+            counted(*documents, "document"),
+            counted(tokens, "token")
+        )));
+    }
+    let kv_heads = args.kv_heads();
+    let [t, h, k, e] = [tokens, heads, kv_heads, head_size].map(|it| it as f64);
+    // On the host and on the device, and what is read of each.
+    let row = 2.0 * 4.0 * t * (e * (h + 2.0 * k) + 2.0);
+    // All pairs of tokens.
+    let (scores, cure) = match args.tiled_only {
+        true => (0.0, "lower --tokens, --heads or --head-size"),
+        false => (
+            4.0 * h * t * t,
+            "lower --tokens, --heads or --head-size, or leave the dense form out with --tiled-only",
+        ),
+    };
+    machine::check_free(
+        &format!(
+            "{} of {} and {} of {head_size}",
+            counted(tokens, "token"),
+            counted(heads, "query head"),
+            counted(kv_heads, "key head")
+        ),
+        row + scores,
+        cure,
+    )
 }
 
 fn layout(device: &Device, args: &BenchAttentionArgs) -> Result<Layout, Failure> {

@@ -19,12 +19,12 @@ use ferrotune_models::{ModelConfig, init_params};
 use serde_json::{Value, json};
 
 use self::bare::Bare;
-use super::median;
+use super::{StepSizes, median};
 use crate::args::BenchEngineArgs;
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
 use crate::model_folder::head;
-use crate::terminal::{print, say};
+use crate::terminal::{counted, print, say};
 
 /// Steps before those that count.
 const WARM_UP: usize = 2;
@@ -58,8 +58,9 @@ pub(crate) fn run(args: &BenchEngineArgs) -> Result<(), Failure> {
         let mut steps = Vec::new();
         for &count in counts {
             say(format_args!(
-                "{} layers {layers}, {count} micro-batches",
-                args.layers
+                "{} layers {layers}, {}",
+                args.layers,
+                counted(count, "micro-batch")
             ));
             let measured = measure(args, &device, &mut engine, count)?;
             if !args.json {
@@ -85,21 +86,26 @@ pub(crate) fn run(args: &BenchEngineArgs) -> Result<(), Failure> {
 
 /// Refuses sizes of which what is always held is more than the machine has free.
 ///
-/// A layer has `8·hidden²` parameters (queries and outputs `hidden²` each, three of `2·hidden²` between), of which there are six
-/// copies: on the host, learning, their gradient and accumulation, and two moments. Tokens keep what enters a layer, in each.
+/// A layer has `8·hidden²` parameters: queries and outputs `hidden²` each, three of `2·hidden²` between.
 fn check_memory(args: &BenchEngineArgs, counts: &[usize]) -> Result<(), Failure> {
     let most = counts.iter().copied().max().unwrap_or(1);
     let [layers, hidden, rows, width] =
         [args.layers, args.hidden, args.rows, args.width].map(|it| it as f64);
-    let parameters = 6.0 * 4.0 * layers * 8.0 * hidden * hidden;
-    let kept = 4.0 * rows * width * hidden * layers;
-    // Ids, places, documents, targets and weights of every token, on the host and on the device.
-    let batch = 2.0 * 20.0 * rows * width * most as f64;
+    let step = StepSizes {
+        parameters: layers * 8.0 * hidden * hidden,
+        // On the host, learning, their gradient and accumulation, and two moments.
+        copies: 6.0,
+        stream: layers * hidden,
+        tokens: rows * width,
+        micro_batches: most as f64,
+    };
     crate::machine::check_free(
         &format!(
-            "{layers} layers of {hidden} and up to {most} micro-batches of {rows} rows of {width} tokens"
+            "{layers} layers of {hidden} and up to {} of {} of {width} tokens",
+            counted(most, "micro-batch"),
+            counted(args.rows, "row")
         ),
-        parameters + kept + batch,
+        step.bytes(),
         "lower --layers, --hidden, --rows, --width or --micro-batches",
     )
 }
@@ -304,9 +310,12 @@ fn engine_step(
 }
 
 fn show(layers: &str, arrays: usize, measured: &Value) -> Result<(), Failure> {
-    let count = &measured["micro_batches"];
+    let count = counted(
+        measured["micro_batches"].as_u64().unwrap_or(0) as usize,
+        "micro-batch",
+    );
     print(format_args!(
-        "layers {layers}, {arrays} arrays, {count} micro-batches: host {} us a micro-batch, {} us an update",
+        "layers {layers}, {arrays} arrays, {count}: host {} us a micro-batch, {} us an update",
         measured["host_us_per_micro_batch"], measured["host_us_per_update"]
     ))?;
     for (kind, what) in [("parts", "call by call"), ("whole", "as one program")] {

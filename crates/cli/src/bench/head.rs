@@ -13,7 +13,7 @@ use ferrotune_pjrt::{Plugin, Topology};
 use ferrotune_program::{Argument, Builder, Group, Layout, Leaf};
 use serde_json::{Value, json};
 
-use super::median;
+use super::{exact_memory, median};
 use crate::args::{BenchHeadArgs, HeadArg};
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
@@ -30,9 +30,6 @@ const MODES: [HeadArg; 4] = [
 /// Bytes that one chunk may take here, and on a device of a slice.
 const CHUNK_BYTES: [usize; 2] = [64 << 20, 128 << 20];
 
-/// A variable of the GNU C library: freed blocks of this size and more go back to the system at once.
-const GIVE_BACK: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "65536");
-
 pub(crate) fn run(args: &BenchHeadArgs) -> Result<(), Failure> {
     let modes = if args.mode.is_empty() {
         &MODES[..]
@@ -42,29 +39,14 @@ pub(crate) fn run(args: &BenchHeadArgs) -> Result<(), Failure> {
     if let Some(name) = &args.topology {
         return compile_for(args, name, modes);
     }
-    if let ([mode], Some(_)) = (modes, std::env::var_os(GIVE_BACK.0)) {
+    if let ([mode], true) = (modes, exact_memory::is_on()) {
         return measure(args, *mode);
     }
-    modes.iter().try_for_each(|mode| apart(args, *mode))
-}
-
-/// Runs one mode in a process of its own, whose allocator keeps nothing back.
-fn apart(args: &BenchHeadArgs, mode: HeadArg) -> Result<(), Failure> {
-    let mut command = std::process::Command::new(std::env::current_exe().or_fail()?);
-    command.args(std::env::args_os().skip(1));
-    if args.mode.is_empty() {
-        command.arg(format!("--mode={}", mode.name()));
-    }
-    let status = command.env(GIVE_BACK.0, GIVE_BACK.1).status().or_fail()?;
-    match status.code() {
-        Some(0) => Ok(()),
-        Some(code) => Err(Failure::Told(u8::try_from(code).unwrap_or(1))),
-        None => Err(Failure::failed(anyhow!(
-            "the bench of the mode {} was ended from outside ({status}), as a system does that runs out of memory: lower \
-             --tokens, --width or --vocab",
-            mode.name()
-        ))),
-    }
+    modes.iter().try_for_each(|mode| {
+        let not_given = args.mode.is_empty();
+        let one = not_given.then(|| format!("--mode={}", mode.name()));
+        exact_memory::again(one, LOWER)
+    })
 }
 
 /// Sizes of one bench.
@@ -295,8 +277,8 @@ fn inputs(device: &Device, layouts: &[Layout; 2], sizes: Sizes) -> Result<[Group
 fn compile_for(args: &BenchHeadArgs, name: &str, modes: &[HeadArg]) -> Result<(), Failure> {
     let plugin = Plugin::tpu(&mut |line| say(line)).or_refuse()?;
     let topology = Topology::named(&plugin, name).or_refuse()?;
-    let axes = axes(&args.mesh)?;
-    let mesh = Mesh::new(&axes).or_refuse()?;
+    let axes = args.mesh.iter().map(|(name, size)| (name.as_str(), *size));
+    let mesh = Mesh::new(&axes.collect::<Vec<_>>()).or_refuse()?;
     let size = |name: &str| mesh.axis_size(name).unwrap_or(1);
     let of = |names: &[&str]| {
         let known = names.iter().filter(|name| mesh.axis_size(name).is_some());
@@ -350,20 +332,4 @@ fn compile_for(args: &BenchHeadArgs, name: &str, modes: &[HeadArg]) -> Result<()
         }
     }
     Ok(())
-}
-
-/// `fsdp=32,context=4` as pairs.
-fn axes(text: &str) -> Result<Vec<(&str, usize)>, Failure> {
-    let pair = |part| {
-        let (name, size): (&str, &str) = str::split_once(part, '=').ok_or(())?;
-        let known = ["fsdp", "context", "expert"].contains(&name);
-        let size = size.parse().ok().filter(|size| known && *size > 0);
-        size.map(|size| (name, size)).ok_or(())
-    };
-    let found: Result<Vec<_>, ()> = text.split(',').map(pair).collect();
-    found.map_err(|()| {
-        Failure::refused(anyhow!(
-            "--mesh {text} is not of the form fsdp=32,context=4,expert=2"
-        ))
-    })
 }

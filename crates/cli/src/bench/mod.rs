@@ -3,6 +3,7 @@
 mod attention;
 mod dispatch;
 mod engine;
+mod exact_memory;
 mod head;
 mod pack;
 mod sampler;
@@ -24,6 +25,27 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Head(args) => head::run(args),
         BenchCommand::Pack(args) => pack::run(args),
         BenchCommand::Sampler(args) => sampler::run(args),
+    }
+}
+
+/// Sizes of a training step.
+struct StepSizes {
+    parameters: f64,
+    /// How often parameters, or arrays of their size, are there at a time.
+    copies: f64,
+    /// Numbers of a token that enter the layers, of all of them together.
+    stream: f64,
+    /// Tokens of a micro-batch.
+    tokens: f64,
+    micro_batches: f64,
+}
+
+impl StepSizes {
+    /// What is held at least. Tokens keep what enters a layer, in each.
+    fn bytes(&self) -> f64 {
+        // Ids, places, documents, targets and weights of every token, on the host and on the device.
+        let batch = 2.0 * 20.0 * self.tokens * self.micro_batches;
+        4.0 * (self.copies * self.parameters + self.tokens * self.stream) + batch
     }
 }
 

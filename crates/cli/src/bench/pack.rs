@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use ferrotune_batch::{
     Aggregation, Blocks, Field, OrderKind, OrderedRows, Packing, Pass, Rows, TileLists, Tiling,
     Trajectory,
@@ -12,7 +13,8 @@ use super::median;
 use crate::args::BenchPackArgs;
 use crate::failure::{Failure, OrFail};
 use crate::machine;
-use crate::terminal::print;
+use crate::pack::flag;
+use crate::terminal::{counted, print};
 
 /// Rows of a micro-batch.
 const ROWS: usize = 8;
@@ -28,9 +30,11 @@ const FIELDS: [Field; 6] = [
 ];
 
 pub(crate) fn run(args: &BenchPackArgs) -> Result<(), Failure> {
-    OrderKind::Balanced
-        .check(args.budget, args.context)
+    let order = OrderKind::Balanced.check(args.budget, args.context);
+    order
+        .map_err(|problem| anyhow!(problem.told(flag)))
         .or_refuse()?;
+    check_memory(args)?;
     // Half as many tokens first: memory is linear if the bytes a token do not grow.
     let half = measure(args, args.tokens / 2)?;
     let whole = measure(args, args.tokens)?;
@@ -51,11 +55,11 @@ pub(crate) fn run(args: &BenchPackArgs) -> Result<(), Failure> {
         }));
     }
     print(format_args!(
-        "trajectories to micro-batches  {:.1} M tokens/s ({:.1} ms for {} tokens in {} rows)",
+        "trajectories to micro-batches  {:.1} M tokens/s ({:.1} ms for {} in {})",
         whole.per_second(&whole.pack) / 1e6,
         milliseconds(&whole.pack),
-        whole.tokens,
-        whole.rows
+        counted(whole.tokens, "token"),
+        counted(whole.rows, "row")
     ))?;
     print(format_args!(
         "orders and tile lists          {:.1} M tokens/s ({:.1} ms)",
@@ -67,6 +71,26 @@ pub(crate) fn run(args: &BenchPackArgs) -> Result<(), Failure> {
         whole.bytes_per_token(),
         half.bytes_per_token()
     ))
+}
+
+/// Refuses sizes of which what is always held is more than the machine has free: trajectories, rows, and micro-batches, the last
+/// of which is filled up with empty rows.
+fn check_memory(args: &BenchPackArgs) -> Result<(), Failure> {
+    let (tokens, budget) = (args.tokens, args.budget);
+    let rows = tokens.div_ceil(budget);
+    let filled = rows.next_multiple_of(ROWS);
+    // An id and the fields, with ids of documents, positions and loss weights in rows.
+    let [trajectory, row] = [1, 4].map(|more| 4.0 * (more + FIELDS.len()) as f64);
+    let needed = trajectory * tokens as f64 + row * (rows + filled) as f64 * budget as f64;
+    machine::check_free(
+        &format!(
+            "{} in {} of {budget}, in micro-batches of {ROWS} rows,",
+            counted(tokens, "token"),
+            counted(rows, "row")
+        ),
+        needed,
+        "lower --tokens or --budget",
+    )
 }
 
 struct Measured {
@@ -127,8 +151,8 @@ fn measure(args: &BenchPackArgs, tokens: usize) -> Result<Measured, Failure> {
 
 fn pack(batch: &[Trajectory], budget: usize) -> Result<(Rows, Vec<Rows>), Failure> {
     let weights = Aggregation::TokenMean.weights(batch).or_fail()?;
-    let rows = Packing::packed(budget).pack(batch, &weights).or_fail()?;
-    let pieces = rows.micro_batches(ROWS).or_fail()?;
+    let rows = Packing::packed(budget).pack(batch, &weights).or_refuse()?;
+    let pieces = rows.micro_batches(ROWS).or_refuse()?;
     Ok((rows, pieces))
 }
 

@@ -14,8 +14,9 @@ use super::median;
 use crate::args::{BenchSamplerArgs, ComputeArg};
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
+use crate::machine;
 use crate::model_folder;
-use crate::terminal::{print, say};
+use crate::terminal::{counted, print, say};
 
 /// The shape of SmolLM2-135M.
 const SMALL: &str = r#"{
@@ -31,6 +32,12 @@ pub(crate) fn run(args: &BenchSamplerArgs) -> Result<(), Failure> {
         Some(dir) => ModelConfig::load(dir).or_refuse()?,
         None => ModelConfig::parse(SMALL, "the built-in model").or_fail()?,
     };
+    let batches = if args.batch.is_empty() {
+        &BATCHES[..]
+    } else {
+        &args.batch
+    };
+    check_memory(args, &model, batches)?;
     let params = init_params(&model, 0).or_fail()?;
     let device = Device::single()?;
     say(device.describe());
@@ -38,11 +45,6 @@ pub(crate) fn run(args: &BenchSamplerArgs) -> Result<(), Failure> {
     let dtypes = match args.compute_dtype {
         Some(one) => vec![one],
         None => vec![ComputeArg::Bf16, ComputeArg::F32],
-    };
-    let batches = if args.batch.is_empty() {
-        &BATCHES[..]
-    } else {
-        &args.batch
     };
     let mut results = Vec::new();
     for dtype in dtypes {
@@ -65,6 +67,33 @@ pub(crate) fn run(args: &BenchSamplerArgs) -> Result<(), Failure> {
         "runs": args.runs,
         "results": results,
     }))
+}
+
+/// Refuses sizes of which what is always held is more than the machine has free: weights on the host and on the device, and for
+/// every row keys and values of all its tokens, and a logit of each entry of the vocabulary.
+fn check_memory(
+    args: &BenchSamplerArgs,
+    model: &ModelConfig,
+    batches: &[usize],
+) -> Result<(), Failure> {
+    let most = batches.iter().copied().max().unwrap_or(1);
+    let slots = args.prompt.saturating_add(args.new_tokens);
+    let bytes = args
+        .compute_dtype
+        .map_or(DType::F32, ComputeArg::dtype)
+        .bytes() as f64;
+    let weights = 2.0 * 4.0 * model.param_count() as f64;
+    let cache = bytes * machine::cached(model) * most as f64 * slots as f64;
+    let logits = 4.0 * most as f64 * model.vocab_size as f64;
+    machine::check_free(
+        &format!(
+            "the model and {} of {}",
+            counted(most, "row"),
+            counted(slots, "token")
+        ),
+        weights + cache + logits,
+        "lower --batch, --prompt or --new-tokens, or name a smaller --model",
+    )
 }
 
 fn measure(
@@ -99,7 +128,7 @@ fn measure(
         ..Request::default()
     };
     let requests: Vec<Request> = (0..batch).map(request).collect();
-    let mut times: Vec<Duration> = Vec::with_capacity(args.runs);
+    let mut times: Vec<Duration> = Vec::new();
     let begun = Instant::now();
     let ready = sampler.weights(&[weights]).or_fail()?;
     ready.wait().or_fail()?;

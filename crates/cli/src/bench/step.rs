@@ -15,13 +15,13 @@ use ferrotune_models::{ModelConfig, init_params};
 use ferrotune_rl::{ClipRange, policy_gradient};
 use serde_json::{Value, json};
 
-use super::median;
+use super::{StepSizes, exact_memory, median};
 use crate::args::BenchStepArgs;
 use crate::device::Device;
 use crate::failure::{Failure, OrFail};
 use crate::machine;
 use crate::model_folder::head;
-use crate::terminal::{bytes, print, say};
+use crate::terminal::{bytes, counted, print, say};
 
 /// Steps before those that count.
 const WARM_UP: usize = 2;
@@ -36,12 +36,12 @@ const SMALL: &str = r#"{
     "tie_word_embeddings": true, "max_position_embeddings": 4096, "hidden_act": "silu", "initializer_range": 0.02
 }"#;
 
-/// A variable of the GNU C library: freed blocks of this size and more go back to the system at once.
-const GIVE_BACK: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "65536");
+/// What to do about sizes that are too large.
+const LOWER: &str = "lower --rows, --width or --micro-batches, or name a smaller --model";
 
 pub(crate) fn run(args: &BenchStepArgs) -> Result<(), Failure> {
-    if std::env::var_os(GIVE_BACK.0).is_none() {
-        return again_with_exact_memory();
+    if !exact_memory::is_on() {
+        return exact_memory::again(None, LOWER);
     }
     let model = match &args.model {
         Some(dir) => ModelConfig::load(dir).or_refuse()?,
@@ -53,35 +53,34 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), Failure> {
             "--rows {rows} does not divide by --fsdp {fsdp}"
         )));
     }
+    let (rows, width, micro_batches) = (args.rows, args.width, args.micro_batches);
+    let shape = format!("{} of {width} tokens", counted(rows, "row"));
+    let step = StepSizes {
+        parameters: model.param_count() as f64,
+        // Parameters, their gradient, two moments.
+        copies: 4.0,
+        stream: model.num_hidden_layers as f64 * model.hidden_size as f64,
+        tokens: rows as f64 * width as f64,
+        micro_batches: micro_batches as f64,
+    };
+    machine::check_free(
+        &format!(
+            "the model and {} of {shape}",
+            counted(micro_batches, "micro-batch")
+        ),
+        step.bytes(),
+        LOWER,
+    )?;
     let axes = [("data".to_owned(), 1), ("fsdp".to_owned(), args.fsdp)];
     let device = Device::mesh(&axes, rules())?;
     say(device.describe());
-    say(format_args!(
-        "compiling for {} rows of {} tokens",
-        args.rows, args.width
-    ));
+    say(format_args!("compiling for {shape}"));
     let bench = Bench::new(args, &device, model)?;
     let measured = bench.measure(args)?;
     if args.json {
         print(measured)
     } else {
         show(&measured)
-    }
-}
-
-/// Runs this very command in a process whose allocator keeps nothing back, so that its size is what is in use.
-fn again_with_exact_memory() -> Result<(), Failure> {
-    let program = std::env::current_exe().or_fail()?;
-    let status = std::process::Command::new(program)
-        .args(std::env::args_os().skip(1))
-        .env(GIVE_BACK.0, GIVE_BACK.1)
-        .status()
-        .or_fail()?;
-    match status.code() {
-        Some(0) => Ok(()),
-        code => Err(Failure::Told(
-            code.and_then(|it| u8::try_from(it).ok()).unwrap_or(1),
-        )),
     }
 }
 
@@ -139,7 +138,7 @@ impl Bench {
             config,
             &params,
         )
-        .or_fail()?;
+        .or_refuse()?;
         drop(params);
         let loss = policy_gradient(ClipRange {
             low: 0.2,
@@ -262,9 +261,9 @@ fn show(measured: &Value) -> Result<(), Failure> {
         number("tokens_per_second")
     ))?;
     print(format_args!(
-        "step          {:.1} ms for {} micro-batches",
+        "step          {:.1} ms for {}",
         number("step_ms"),
-        number("micro_batches")
+        counted(number("micro_batches") as usize, "micro-batch")
     ))?;
     print(format_args!(
         "host          {:.3} ms a micro-batch, {:.2}% of the step",

@@ -4,7 +4,7 @@ use ferrotune_models::{Feed, LayerKind, Mixer, RotaryScaling};
 use ferrotune_text::Tokenizer;
 
 use super::{Found, special, system};
-use crate::terminal::{bytes, short_count};
+use crate::terminal::{bytes, counted, short_count};
 
 /// Tensors and files that are named before the rest is only counted.
 const SHOWN: usize = 5;
@@ -78,8 +78,10 @@ fn sizes(found: &Found) -> Lines {
         (
             "attention",
             format!(
-                "{} heads, {} for keys and values, of {}",
-                model.num_attention_heads, model.num_key_value_heads, model.head_dim
+                "{}, {} for keys and values, of {}",
+                counted(model.num_attention_heads, "head"),
+                model.num_key_value_heads,
+                model.head_dim
             ),
         ),
     ];
@@ -87,8 +89,12 @@ fn sizes(found: &Found) -> Lines {
         lines.push((
             "delta rule",
             format!(
-                "{} heads of {} for keys, {} of {} for values; convolution of {} tokens",
-                delta.key_heads, delta.key_dim, delta.value_heads, delta.value_dim, delta.taps
+                "{} of {} for keys, {} of {} for values; convolution of {}",
+                counted(delta.key_heads, "head"),
+                delta.key_dim,
+                delta.value_heads,
+                delta.value_dim,
+                counted(delta.taps, "token")
             ),
         ));
     }
@@ -111,7 +117,7 @@ fn sizes(found: &Found) -> Lines {
     lines.push(("rotary", rotary(found)));
     let longest = model.longest();
     let longest = longest.map_or("not said in config.json".to_owned(), |it| {
-        format!("{} tokens", it.tokens)
+        counted(it.tokens, "token")
     });
     lines.push(("longest", longest));
     lines
@@ -151,10 +157,9 @@ fn weights(found: &Found) -> Lines {
     let mut lines = vec![(
         "weights",
         format!(
-            "{} in {} file{}, {}",
+            "{} in {}, {}",
             types.join(" and "),
-            files.len(),
-            if files.len() == 1 { "" } else { "s" },
+            counted(files.len(), "file"),
             bytes(found.bytes())
         ),
     )];
@@ -163,7 +168,7 @@ fn weights(found: &Found) -> Lines {
         format!("{name}, {}", bytes(*size))
     };
     lines.extend(some(files.iter().map(file)).map(|text| ("", text)));
-    lines.push(("unused", format!("{} tensors", weights.unused.len())));
+    lines.push(("unused", counted(weights.unused.len(), "tensor")));
     lines.extend(some(weights.unused.iter().cloned()).map(|text| ("", text)));
     lines
 }

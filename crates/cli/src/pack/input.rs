@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::anyhow;
 use ferrotune_batch::{Column, Element, Field, Trajectory, Values, predictable_mask};
 use ferrotune_recipe::nearest;
+use ferrotune_text::json_line;
 use serde_json::{Map, Value};
 
 use crate::failure::{Failure, OrFail};
@@ -40,7 +41,7 @@ pub(crate) fn read(path: &Path) -> Result<Lines, Failure> {
         {
             break;
         }
-        if text.trim_ascii().is_empty() {
+        if json_line::bare(&text).is_empty() {
             continue;
         }
         match parse(&text) {
@@ -75,12 +76,7 @@ pub(crate) fn read(path: &Path) -> Result<Lines, Failure> {
 
 /// The trajectory, and whether its loss mask is its own; or all that is wrong with the line.
 fn parse(line: &[u8]) -> Result<(Trajectory, bool), Vec<String>> {
-    let value: Value = serde_json::from_slice(line).map_err(|error| {
-        // The library counts lines within the text it is given, which is always one.
-        let message = error.to_string();
-        let message = message.split(" at line ").next().unwrap_or_default();
-        vec![format!("not JSON: {message}")]
-    })?;
+    let value = json_line::value(line).map_err(|why| vec![why])?;
     let Value::Object(mut object) = value else {
         return Err(vec!["must be a JSON object with \"tokens\"".to_owned()]);
     };
@@ -258,9 +254,16 @@ mod tests {
 
     #[test]
     fn values_of_another_kind() {
-        assert_eq!(why("{"), ["not JSON: EOF while parsing an object"]);
+        assert_eq!(
+            why("{"),
+            ["not JSON at column 1: EOF while parsing an object"]
+        );
         assert_eq!(why("[1]"), ["must be a JSON object with \"tokens\""]);
         for (line, part) in [
+            (
+                r#"{"tokens":[1],"tokens":[2]}"#,
+                "\"tokens\" is there twice",
+            ),
             (r#"{"tokens":7}"#, "\"tokens\" must be a list"),
             (r#"{"tokens":[-1]}"#, "holds -1"),
             (r#"{"tokens":[1.5]}"#, "holds 1.5"),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::args::PackArgs;
 use crate::failure::Failure;
 use crate::pack::input::Lines;
-use crate::terminal::print;
+use crate::terminal::{counted, print};
 
 pub(crate) struct Report<'a> {
     pub(crate) args: &'a PackArgs,
@@ -129,17 +129,16 @@ impl Report<'_> {
         });
         let tails = std::iter::once("segments: start+length".to_owned()).chain(segments);
         print(format_args!(
-            "{} trajectories of {} tokens in {} rows of {}, {} truncated; {} tokens are trained on, {} trajectories are \
-             masked; order {} over {} context shards",
-            self.rows.places().len(),
-            self.rows.token_count(),
-            self.rows.row_count(),
+            "{} of {} in {} of {}, {} truncated; {} to train on, {} without any; order {} over {}",
+            counted(self.rows.places().len(), "trajectory"),
+            counted(self.rows.token_count(), "token"),
+            counted(self.rows.row_count(), "row"),
             self.rows.width(),
             self.truncated,
-            self.weights.trained_tokens,
-            self.weights.masked_trajectories,
+            counted(self.weights.trained_tokens, "token"),
+            counted(self.weights.masked_trajectories, "trajectory"),
             self.args.order.name(),
-            self.args.context,
+            counted(self.args.context, "context shard"),
         ))?;
         let tails = tails.chain(std::iter::once(String::new()));
         for (line, tail) in aligned(&table).into_iter().zip(tails) {

@@ -9,6 +9,7 @@ use serde_json::Map;
 use super::chart::{Chart, Line};
 use super::panels::{PANELS, Panel};
 use super::scale::short;
+use crate::terminal::counted;
 
 type Object = Map<String, serde_json::Value>;
 
@@ -76,13 +77,7 @@ impl Run<'_> {
     fn phases(&self) -> String {
         let warmup = self.in_warmup().count();
         let reinforced = self.metrics.len() - warmup;
-        let steps = |n: usize| {
-            if n == 1 {
-                "1 step".to_owned()
-            } else {
-                format!("{n} steps")
-            }
-        };
+        let steps = |n| counted(n, "step");
         match (warmup, reinforced) {
             (0, 0) => "no step yet".to_owned(),
             (0, n) => format!("{} of GRPO", steps(n)),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::anyhow;
-use ferrotune_text::{Conversation, Tokenizer, message};
+use ferrotune_text::{Conversation, Tokenizer, json_line, message};
 use serde_json::Value;
 
 use crate::args::SampleArgs;
@@ -45,11 +45,9 @@ pub(crate) fn read(
 
 fn of_file(path: &Path, words: &Words<'_>) -> Result<Vec<Vec<u32>>, Failure> {
     let bytes = crate::input_file::read(path, "the prompts").or_refuse()?;
-    // Some editors put a mark before UTF-8 text.
-    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let (mut prompts, mut bad) = (Vec::new(), Vec::new());
-    for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
-        if line.trim_ascii().is_empty() {
+    for (number, line) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
+        if json_line::bare(line).is_empty() {
             continue;
         }
         match words.line(line) {
@@ -114,14 +112,7 @@ fn check_message(message: &Value) -> Result<(), String> {
 impl Words<'_> {
     /// The ids of one line of a file.
     fn line(&self, line: &[u8]) -> Result<Vec<u32>, String> {
-        let line = std::str::from_utf8(line)
-            .map_err(|error| format!("not UTF-8 text at byte {}", error.valid_up_to() + 1))?;
-        let object: Value = serde_json::from_str(line).map_err(|error| {
-            // The library counts lines within the text it is given, which is always one.
-            let message = error.to_string();
-            let what = message.split(" at line ").next().unwrap_or_default();
-            format!("not JSON: {what}")
-        })?;
+        let object = json_line::value(line)?;
         match (object.get("prompt"), object.get("messages")) {
             (Some(prompt), None) => self.prompt(prompt),
             (None, Some(Value::Array(messages))) => {

@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::failure::{Failure, OrFail};
 use crate::machine;
 use crate::model_folder::{self, HEAD_BYTES, StoredWeights, head_sizes};
-use crate::terminal::{bytes, short_count};
+use crate::terminal::{bytes, counted, short_count};
 use crate::train::inputs::Inputs;
 use crate::train::plan::{offload, optimizer, plan, shard_over_data, token_order};
 use crate::train::watch::Watch;
@@ -234,46 +234,43 @@ fn say_what_runs(resolved: &Resolved, inputs: &Inputs, device: &Device, watch: &
     watch.say(&format!("device   {}", device.describe()));
     watch.say(&format!("compute  {}{why}", recipe.compute_dtype));
     watch.say(&format!(
-        "model    {} {}: {} parameters, {} layers, hidden size {}, vocabulary {}",
+        "model    {} {}: {} parameters, {}, hidden size {}, vocabulary {}",
         recipe.model.path.display(),
         recipe.model.init,
         short_count(model.param_count()),
-        model.num_hidden_layers,
+        counted(model.num_hidden_layers, "layer"),
         model.hidden_size,
         model.vocab_size,
     ));
     watch.say(&format!("learns   {}", inputs.learns.describe()));
     watch.say(&format!(
-        "data     {} problems, {} held out, {} demonstrations",
-        inputs.data.train.problems().len(),
+        "data     {}, {} held out, {}",
+        counted(inputs.data.train.problems().len(), "problem"),
         inputs.data.heldout.problems().len(),
-        inputs.data.demonstrations.len(),
+        counted(inputs.data.demonstrations.len(), "demonstration"),
     ));
     let mut phases = Vec::new();
     if recipe.warmup.steps > 0 {
         phases.push(format!(
-            "{} of warm-up on {} demonstrations each",
-            recipe.warmup.steps, recipe.warmup.batch_size
+            "{} of warm-up on {} each",
+            recipe.warmup.steps,
+            counted(recipe.warmup.batch_size, "demonstration")
         ));
     }
     if recipe.rl.steps > 0 {
         phases.push(format!(
-            "{} of GRPO on {} x {} answers each, in {} update{}",
+            "{} of GRPO on {} x {} answers each, in {}",
             recipe.rl.steps,
             recipe.rl.prompts_per_step,
             recipe.rl.group_size,
-            recipe.rl.updates_per_step,
-            if recipe.rl.updates_per_step == 1 {
-                ""
-            } else {
-                "s"
-            },
+            counted(recipe.rl.updates_per_step, "update"),
         ));
     }
     watch.say(&format!("steps    {}", phases.join(", then ")));
     watch.say(&format!(
-        "rows     micro-batches of {} rows of {} tokens, as many as it takes",
-        recipe.packing.rows_per_micro_batch, recipe.packing.row_tokens
+        "rows     micro-batches of {} of {} tokens, as many as it takes",
+        counted(recipe.packing.rows_per_micro_batch, "row"),
+        recipe.packing.row_tokens
     ));
     let mut losses = Vec::new();
     if recipe.warmup.steps > 0 {

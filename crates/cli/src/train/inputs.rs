@@ -5,12 +5,13 @@ use std::collections::hash_map::Entry;
 
 use anyhow::anyhow;
 use ferrotune_batch::Trajectory;
-use ferrotune_models::{Longest, ModelConfig};
+use ferrotune_models::ModelConfig;
 use ferrotune_recipe::{Checker, Fault, Recipe, Resolved};
 use ferrotune_rl::{Dataset, Problems, RunData, Words, check_disjoint};
 use ferrotune_text::Tokenizer;
 
 use crate::failure::Failure;
+use crate::terminal::counted;
 use crate::train::learns::{self, Learns};
 
 /// What a run reads.
@@ -82,7 +83,7 @@ impl Inputs {
             let count = words.unreachable_answers(dataset, limit);
             if count > 0 && checker == ferrotune_rl::Checker::Exact {
                 notes.push(format!(
-                    "{count} of {} answers of {name} do not fit rollout.max_new_tokens = {limit} with their end: \
+                    "answers of {name} that do not fit rollout.max_new_tokens = {limit} with their end: {count} of {}; \
                      raise it, or these problems teach to stop short",
                     dataset.problems().len()
                 ));
@@ -136,17 +137,12 @@ fn too_long(
     model: &ModelConfig,
     demonstrations: Option<&[Trajectory]>,
 ) -> Vec<Fault> {
-    let Some(Longest {
-        tokens: longest,
-        key,
-    }) = model.longest()
-    else {
+    let Some(limit) = model.longest() else {
         return Vec::new();
     };
-    let source = format!(
-        "more than the model was made for ({key} = {longest} in {}/config.json)",
-        recipe.model.path.display()
-    );
+    let config = recipe.model.path.join("config.json");
+    let source = format!("more than {}", limit.told(config.display()));
+    let longest = limit.tokens;
     let mut faults = Vec::new();
     let (prompt, new) = (
         recipe.rollout.max_prompt_tokens,
@@ -155,7 +151,10 @@ fn too_long(
     if prompt + new > longest {
         faults.push(Fault {
             keys: vec!["rollout.max_new_tokens", "rollout.max_prompt_tokens"],
-            title: format!("{prompt} tokens of prompt and {new} of answer are together {source}"),
+            title: format!(
+                "{} of prompt and {new} of answer are together {source}",
+                counted(prompt, "token")
+            ),
             help: Some("lower one of them".to_owned()),
         });
     }
@@ -168,7 +167,10 @@ fn too_long(
         let count = long.len();
         faults.push(Fault {
             keys: vec!["data.demonstrations"],
-            title: format!("{count} demonstrations have up to {most} tokens, {source}"),
+            title: format!(
+                "{} of up to {most} tokens, {source}",
+                counted(count, "demonstration")
+            ),
             help: Some("shorten them, or leave them out".to_owned()),
         });
     }

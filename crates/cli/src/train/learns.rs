@@ -6,7 +6,7 @@ use ferrotune_models::{
     AdapterProblem, Error as ModelError, ModelConfig, init_adapter, load_adapter,
 };
 use ferrotune_nn::ParamSpec;
-use ferrotune_recipe::{ExpertAdapters, Fault, Recipe, Routes};
+use ferrotune_recipe::{ExpertAdapters, Fault, Recipe, Routes, nearest};
 
 /// What learns.
 #[derive(Debug)]
@@ -104,12 +104,41 @@ fn lora_faults(lora: &Lora, model: &ModelConfig) -> Vec<Fault> {
             AdapterProblem::Rank(_) => vec!["lora.rank"],
             AdapterProblem::Alpha(_) => vec!["lora.alpha"],
             AdapterProblem::Targets(_) => vec!["lora.targets"],
+            AdapterProblem::NoLayer { .. } => vec!["lora.targets", "model.path"],
             AdapterProblem::Experts(_) => vec!["lora.experts", "lora.targets"],
+            AdapterProblem::NoExperts => vec!["lora.experts", "model.path"],
         },
         title: problem.to_string(),
-        help: None,
+        help: match &problem {
+            AdapterProblem::NoLayer { target, known } => Some(other_target(target, known, model)),
+            AdapterProblem::Experts(_) => {
+                Some("name some of them in `lora.targets`, or leave `lora.experts` out".to_owned())
+            }
+            AdapterProblem::NoExperts => Some(
+                "leave `lora.experts` out: every layer of such a model has adapters without it"
+                    .to_owned(),
+            ),
+            _ => None,
+        },
     };
     problems.into_iter().map(fault).collect()
+}
+
+/// What to write in place of a target that is none of the `known`.
+fn other_target(target: &str, known: &[String], model: &ModelConfig) -> String {
+    // PEFT takes the end of a path as well.
+    let name = target.rsplit('.').next().unwrap_or(target);
+    let has = |names: &[String]| names.iter().any(|it| it == name);
+    if has(known) {
+        return format!("write \"{name}\": a target is the name of a layer alone");
+    }
+    if has(&model.adapter_targets(true)) {
+        return "the experts have that layer: write `lora.experts = \"each\"` too".to_owned();
+    }
+    match nearest(name, known.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => "take it out of `lora.targets`, or leave that out for every layer that can have an adapter".to_owned(),
+    }
 }
 
 /// Each pattern is judged by itself, so that all that fit nothing are named.

@@ -11,7 +11,7 @@ use ferrotune_engine::DeviceWait;
 use ferrotune_rl::{Activity, StepReport};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::terminal::{say, short_count};
+use crate::terminal::{counted, say, short_count};
 
 /// Without a line for so long, a sign of life is due.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -144,7 +144,7 @@ impl Watch {
         let what = match activity {
             Activity::Sampling { done, total } => format!("sampled {done}/{total}"),
             Activity::Updating { micro_batches } => {
-                format!("learning from {micro_batches} micro-batches")
+                format!("learning from {}", counted(micro_batches, "micro-batch"))
             }
             Activity::Evaluating { done, total } => format!("evaluated {done}/{total}"),
         };

@@ -119,7 +119,9 @@ fn adapters_of_another_base_are_warned_of() {
 #[test]
 fn settings_that_the_model_cannot_have_are_shown_where_they_stand() {
     let tiny = Tiny::new();
-    let recipe = tiny.read("recipe.toml");
+    // Of what the settings ask is judged before weights are read.
+    tiny.write("model/model.safetensors", "");
+    let recipe = tiny.read("recipe.toml").replace("random", "pretrained");
     let first = recipe.lines().count() + 1;
     let lora = "[lora]\nexperts = \"each\"\nrank = 33\ntargets = [\"q_proj\", \"wq\"]\n[router]\nload_balance = 0.5\n";
     tiny.write("recipe.toml", &format!("{recipe}{lora}"));
@@ -127,6 +129,7 @@ fn settings_that_the_model_cannot_have_are_shown_where_they_stand() {
         2,
         &[
             "no experts to adapt",
+            "leave `lora.experts` out",
             &format!("recipe.toml:{}:11", first + 1),
             "no linear layer \"wq\"",
             &format!("recipe.toml:{}:11", first + 3),
@@ -160,8 +163,13 @@ fn settings_that_the_model_cannot_have_are_shown_where_they_stand() {
 #[test]
 fn settings_of_adapters_that_cannot_be_are_refused_before_anything_starts() {
     let tiny = Tiny::new();
-    tiny.run("train recipe.toml lora.rank=2 lora.targets=[\"q_proj\",\"wq\"]")
-        .refused(2, &["\"wq\"", "q_proj, k_proj"]);
+    tiny.run("train recipe.toml lora.rank=2")
+        .refused(2, &["override 1", "init = \"random\"", "random weights"]);
+    tiny.write("model/model.safetensors", "");
+    tiny.run(
+        "train recipe.toml model.init=pretrained lora.rank=2 lora.targets=[\"q_proj\",\"wq\"]",
+    )
+    .refused(2, &["\"wq\"", "q_proj, k_proj"]);
     tiny.run("train recipe.toml lora.targets=[\"q_proj\"]")
         .refused(2, &["lora.targets", "lora.rank"]);
     tiny.run("train recipe.toml model.freeze=[\"*/rooter\"]")

@@ -211,3 +211,37 @@ fn steps_that_do_not_fit_into_memory() {
         &["memory", "packing.row_tokens"],
     );
 }
+
+#[test]
+fn every_file_of_lines_may_begin_with_a_mark_and_has_each_key_once() {
+    let tiny = Tiny::new();
+    tiny.run("train recipe.toml run.dir=out rl.steps=0 warmup.steps=1")
+        .well();
+    let begin = "train recipe.toml run.dir=on rl.steps=0 warmup.steps=1 data.train=lines.jsonl";
+    for (words, line, twice) in [
+        (
+            "pack lines.jsonl --budget 8",
+            "{\"tokens\": [3, 4]}",
+            "tokens",
+        ),
+        ("score out/model lines.jsonl", "{\"ids\": [3, 4]}", "ids"),
+        (
+            "sample out/model --prompts lines.jsonl --max-new 1",
+            "{\"prompt\": \"12\"}",
+            "prompt",
+        ),
+        (begin, "{\"prompt\": \"12\", \"answer\": \"21\"}", "prompt"),
+    ] {
+        tiny.write("lines.jsonl", &format!("\u{feff}{line}\r\n\u{feff}\r\n"));
+        tiny.run(words).well();
+        let again = line.replacen('{', &format!("{{\"{twice}\": 0, "), 1);
+        tiny.write("lines.jsonl", &format!("{line}\n{again}\n"));
+        let why = format!("lines.jsonl:2: the key \"{twice}\" is there twice: keep one of them");
+        tiny.run(words).refused(2, &[&why]);
+    }
+    tiny.write(
+        "recipe.toml",
+        &format!("\u{feff}{}", tiny.read("recipe.toml")),
+    );
+    tiny.run("config recipe.toml").well();
+}

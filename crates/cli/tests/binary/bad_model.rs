@@ -146,7 +146,7 @@ fn documents() {
     refused(
         "{\"ids\": [1, 2]}\n",
         "--grad nowhere/out.safetensors",
-        &["cannot write nowhere/out.safetensors"],
+        &["cannot write nowhere/out.safetensors", "No such file"],
     );
     refused("{\"ids\": [1, 2]}\n", "--pack 0", &["--pack"]);
     tiny.run("score out/model absent.jsonl")
@@ -191,7 +191,7 @@ fn texts_longer_than_the_model_was_made_for() {
         "61 tokens of prompt and 6 of answer",
         "rollout.max_prompt_tokens=61",
         "override 2",
-        "1 demonstrations have up to 66 tokens",
+        "1 demonstration of up to 66 tokens",
         "model/config.json",
     ];
     let words =

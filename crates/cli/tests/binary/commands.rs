@@ -131,6 +131,7 @@ fn benchmarks_give_numbers() {
 #[test]
 fn sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_made() {
     let tiny = Tiny::new();
+    tiny.write("t.jsonl", "{\"tokens\": [1, 2, 3]}\n");
     for (words, cure) in [
         ("bench head --tokens 1000000000", "lower --tokens"),
         (
@@ -148,9 +149,61 @@ fn sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_made() 
             "--rows, --width",
         ),
         ("bench engine --micro-batches 1000000000", "--micro-batches"),
+        ("bench sampler --batch 1000000000", "lower --batch"),
+        ("bench sampler --prompt 1000000000 --batch 1", "--prompt"),
+        ("bench sampler --new-tokens 1000000000", "--new-tokens"),
+        ("bench step --rows 1000000000", "lower --rows"),
+        ("bench step --width 1000000000", "--width"),
+        ("bench step --micro-batches 1000000000", "--micro-batches"),
+        (
+            "bench attention --tokens 2000000 --heads 1 --head-size 1",
+            "--tiled-only",
+        ),
+        (
+            "bench attention --tokens 1000000000 --tiled-only",
+            "lower --tokens",
+        ),
+        ("bench attention --heads 1000000000", "--heads"),
+        ("bench attention --head-size 1000000000", "--head-size"),
+        (
+            "bench pack --tokens 1000000000 --budget 1000000000",
+            "lower --tokens",
+        ),
+        ("bench pack --budget 1000000000", "--budget"),
+        (
+            "pack t.jsonl --budget 1000 --rows-per-micro-batch 1000000000",
+            "lower --budget",
+        ),
     ] {
         tiny.run(words)
-            .refused(2, &["need at least", "of memory", "are free", cure]);
+            .refused(2, &["would take at least", "of memory", "are free", cure]);
+    }
+}
+
+#[test]
+fn sizes_of_a_benchmark_that_do_not_fit_each_other_are_refused() {
+    let tiny = Tiny::new();
+    for (words, part) in [
+        (
+            "bench attention --heads 8 --group 3",
+            "--heads 8 does not divide by --group 3",
+        ),
+        ("bench attention --heads 2 --group 4", "--group 4"),
+        (
+            "bench pack --context 3",
+            "--budget 65536 is not a multiple of --context 3; nearest are 65535 and 65538",
+        ),
+        ("bench pack --context 1000000", "the nearest is 1000000"),
+        (
+            "bench attention --tokens 8 --documents 2,9",
+            "9 documents cannot share 8 tokens",
+        ),
+        (
+            "bench step --model model --fsdp 3 --rows 3 --width 2",
+            "make it a multiple of 3",
+        ),
+    ] {
+        tiny.run(words).refused(2, &[part]);
     }
 }
 

@@ -38,10 +38,61 @@ fn what_experts_drop_is_a_metric_of_each_layer() {
 }
 
 #[test]
+fn targets_that_are_not_the_model_s_are_refused_with_what_to_write() {
+    let (tiny, dense) = (with_experts(), Tiny::new());
+    for (tiny, words, parts) in [
+        (
+            &tiny,
+            "lora.targets=[\"q_proj\",\"up_proj\"]",
+            ["\"up_proj\"", "`lora.experts = \"each\"`"],
+        ),
+        (
+            &tiny,
+            "lora.experts=each lora.targets=[\"q_proj\"]",
+            ["no layer of the experts", "gate_proj, up_proj"],
+        ),
+        (
+            &tiny,
+            "lora.experts=each lora.targets=[\"experts.up_proj\"]",
+            ["experts.up_proj", "write \"up_proj\""],
+        ),
+        (
+            &dense,
+            "lora.targets=[\"mlp.experts.up_proj\"]",
+            ["experts.up_proj", "write \"up_proj\""],
+        ),
+        (
+            &dense,
+            "lora.targets=[\"in_proj_qkvz\"]",
+            ["in_proj_qkvz", "leave that out"],
+        ),
+        (
+            &dense,
+            "lora.targets=[\"up_prj\"]",
+            ["up_prj", "did you mean \"up_proj\""],
+        ),
+        (
+            &dense,
+            "lora.experts=each",
+            ["no experts to adapt", "leave `lora.experts` out"],
+        ),
+    ] {
+        tiny.write("model/model.safetensors", "");
+        tiny.run(&format!(
+            "train recipe.toml model.init=pretrained lora.rank=2 {words}"
+        ))
+        .refused(2, &parts);
+    }
+}
+
+#[test]
 fn tokens_go_where_the_sampler_sent_them_and_every_expert_has_adapters() {
     let tiny = with_experts();
+    tiny.run("train recipe.toml run.dir=base rl.steps=0 warmup.steps=1")
+        .well();
+    let base = "train recipe.toml model.path=base/model model.init=pretrained";
     let run = format!(
-        "train recipe.toml run.dir=out router.routes=sampler router.load_balance=0.01 lora.rank=2 lora.experts=each {SHORT}"
+        "{base} run.dir=out router.routes=sampler router.load_balance=0.01 lora.rank=2 lora.experts=each {SHORT}"
     );
     let done = tiny.run(&run).well();
     assert!(done.err.contains("of every expert too"), "{}", done.err);

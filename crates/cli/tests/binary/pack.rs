@@ -105,12 +105,12 @@ fn everything_wrong_is_told_with_its_place() {
     done.refused(
         2,
         &[
-            "budget 8 is not a multiple of --align 3",
-            "budget 8 is not a multiple of --context 3",
+            "--budget 8 is not a multiple of --align 3",
+            "--budget 8 is not a multiple of --context 3",
             "--pad-align 5 has no effect with --pad end",
             "bad.jsonl:1: unknown key \"advantages\"; did you mean \"advantage\"?",
             "bad.jsonl:3: not JSON",
-            "bad.jsonl:4: trajectory 0 has 9 tokens, which is more than the row budget of 8; raise --budget, or shorten it with --truncate",
+            "bad.jsonl:4: trajectory 0 has 9 tokens, more than --budget 8; raise that, or shorten it with --truncate",
             "bad.jsonl:5: trajectory 1: value has 3 values for 2 tokens",
             "bad.jsonl:4: field value is in 1 of 3 trajectories",
             "bad.jsonl:6: trajectory 2: the loss mask asks for token 0",
@@ -126,7 +126,7 @@ fn everything_wrong_is_told_with_its_place() {
         ("absent.jsonl --budget 2", "absent.jsonl"),
         (
             "good.jsonl --budget 12 --context 4 --order dual_chunk_swap",
-            "twice --context 8",
+            "twice --context 4",
         ),
         (
             "good.jsonl --budget 12 --order striped",
@@ -136,20 +136,28 @@ fn everything_wrong_is_told_with_its_place() {
         ("good.jsonl --budget 12 --blocks 12", "as in 1024x4096"),
         (
             "good.jsonl --budget 12 --pad start",
-            "--pad-align 4096 is not below the budget",
+            "--pad-align 4096 is not below --budget 12",
         ),
         (
             "good.jsonl --budget 12 --aggregation mean",
             "unknown aggregation `mean`",
         ),
-        ("good.jsonl --budget 12 --constant 3", "has no effect"),
+        // What the user wrote stays as it is, be it the name of an option.
+        (
+            "good.jsonl --budget 12 --aggregation context_size",
+            "unknown aggregation `context_size`",
+        ),
+        (
+            "good.jsonl --budget 12 --constant 3",
+            "--constant 3 has no effect",
+        ),
         (
             "good.jsonl --budget 12 --aggregation token-sum",
             "give --constant",
         ),
         (
             "good.jsonl --budget 12 --rows-per-micro-batch 3 --data-shards 2",
-            "do not divide",
+            "--rows-per-micro-batch 3 is not a multiple of --data-shards 2; nearest are 2 and 4",
         ),
         ("good.jsonl", "--budget"),
     ] {

@@ -201,3 +201,33 @@ fn answers_come_as_they_are_made_however_many_are_asked_for() {
     assert_eq!(lines.len(), 40);
     assert_eq!(child.wait().unwrap().code(), Some(0), "nobody reads on");
 }
+
+#[test]
+fn what_is_longer_than_the_model_takes_is_told_with_what_can_be_done() {
+    let tiny = Tiny::new();
+    // Nothing here reads weights.
+    let sample = |words: &str| tiny.run(&format!("sample model {words}"));
+    let (made, long) = (
+        "max_position_embeddings = 64 in model/config.json",
+        "1".repeat(64),
+    );
+    sample("--prompt 12 --max-new 63").refused(2, &[made, "lower --max-new to 62"]);
+    let full =
+        sample(&format!("--prompt {long}")).refused(2, &[made, "no room", "shorten the prompt"]);
+    assert!(!full.err.contains("--max-new"), "{}", full.err);
+    let mut config: serde_json::Value =
+        serde_json::from_str(&tiny.read("model/config.json")).unwrap();
+    config["rope_scaling"] = serde_json::json!({"rope_type": "longrope", "short_factor": [1, 1, 1, 1],
+        "long_factor": [1, 1, 1, 1], "original_max_position_embeddings": 40});
+    tiny.write("model/config.json", &config.to_string());
+    let limit = [
+        "ferrotune takes",
+        "longrope",
+        "original_max_position_embeddings = 40",
+    ];
+    sample("--prompt 12 --max-new 63").refused(2, &limit);
+    tiny.write("docs.jsonl", &format!("{{\"text\": \"{long}\"}}\n"));
+    tiny.run("score model docs.jsonl").refused(2, &limit);
+    tiny.run("train recipe.toml rollout.max_new_tokens=40 packing.row_tokens=48")
+        .refused(2, &limit);
+}

@@ -239,7 +239,62 @@ fn checkpoints_are_listed_verified_shown_and_exported() {
     tiny.run("checkpoint list out")
         .refused(1, &["1 of 3 checkpoints cannot be used"]);
     tiny.run("checkpoint verify nowhere")
-        .refused(2, &["no checkpoint", "nowhere"]);
+        .refused(2, &["nowhere does not exist"]);
+}
+
+#[test]
+fn a_checkpoint_may_be_called_as_one_likes_and_what_is_none_is_refused() {
+    let tiny = Tiny::new();
+    tiny.run("train recipe.toml run.dir=out rl.steps=0 warmup.steps=1")
+        .well();
+    std::fs::create_dir(tiny.path("saved")).unwrap();
+    std::fs::rename(tiny.path("out/checkpoints/step-1"), tiny.path("saved/best")).unwrap();
+    let listed = tiny.run("checkpoint list saved/best").well().out;
+    assert!(listed.contains("saved/best  1 update  "), "{listed}");
+    tiny.run("checkpoint verify saved/best").well();
+    tiny.run("checkpoint show saved/best").well();
+    tiny.run("checkpoint export saved/best exported")
+        .refused(2, &["name the run directory with --run"]);
+    tiny.run("checkpoint export saved/best exported --run out")
+        .well();
+    let weights = |folder: &str| std::fs::read(tiny.path(folder).join("model.safetensors"));
+    assert_eq!(weights("exported").unwrap(), weights("out/model").unwrap());
+
+    // What is named is the user's matter, whatever is wrong with it.
+    tiny.write("a.txt", "");
+    tiny.write("empty/a.txt", "");
+    for command in ["list", "verify", "show", "export"] {
+        let out = if command == "export" { " new" } else { "" };
+        for (path, part) in [
+            ("nowhere", "nowhere does not exist"),
+            ("a.txt", "a.txt is a file: name a run directory"),
+            ("a.txt/below", "is a file, not a folder"),
+            ("empty", "empty holds no checkpoints: name a run directory"),
+            // Those of folders that are called otherwise are found when they are named.
+            ("saved", "or one checkpoint, a folder with a manifest.json"),
+        ] {
+            tiny.run(&format!("checkpoint {command} {path}{out}"))
+                .refused(2, &[part]);
+        }
+    }
+    for (out, part) in [
+        ("a.txt", "a.txt is a file"),
+        ("a.txt/below", "a.txt is a file"),
+        ("empty", "is not empty"),
+        ("/proc/new", "cannot write /proc/new"),
+    ] {
+        tiny.run(&format!("checkpoint export saved/best {out} --run out"))
+            .refused(2, &[part]);
+    }
+    let path = tiny.path("saved/best/manifest.json");
+    std::fs::write(&path, "{}").unwrap();
+    tiny.run("checkpoint show saved/best")
+        .refused(1, &["is damaged"]);
+    // Of one that lost its manifest the name says what it was.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::rename(tiny.path("saved/best"), tiny.path("saved/step-1")).unwrap();
+    tiny.run("checkpoint show saved/step-1")
+        .refused(1, &["manifest.json is damaged: it is missing"]);
 }
 
 #[test]

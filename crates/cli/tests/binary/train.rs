@@ -244,8 +244,11 @@ fn norms_of_groups_are_measured_where_they_are_asked_for() {
                 "layers/attn/q_proj",
             ],
         );
-    tiny.run("train recipe.toml lora.rank=2 optimizer.group_norms=[\"embed\"]")
-        .refused(2, &["pattern \"embed\"", "override 2"]);
+    tiny.write("model/model.safetensors", "");
+    tiny.run(
+        "train recipe.toml model.init=pretrained lora.rank=2 optimizer.group_norms=[\"embed\"]",
+    )
+    .refused(2, &["pattern \"embed\"", "override 3"]);
 }
 
 #[test]

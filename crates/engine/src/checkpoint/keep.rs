@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Manifest;
+use super::{MANIFEST, Manifest};
 use crate::error::Error;
 
 /// Which checkpoints stay.
@@ -22,6 +22,12 @@ fn step_of(path: &Path) -> Option<u64> {
         .strip_prefix("step-")?
         .parse()
         .ok()
+}
+
+/// Whether a folder is a checkpoint: it has a manifest, whatever it is called, or the name of one that may have lost it.
+pub fn is_one(dir: &Path) -> bool {
+    let named = dir.file_name().and_then(|name| name.to_str());
+    dir.is_dir() && (dir.join(MANIFEST).exists() || named.is_some_and(|it| it.starts_with("step-")))
 }
 
 /// Folders called `step-N` under `dir` with their steps, oldest first. They got that name when they were complete.

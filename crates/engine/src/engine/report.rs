@@ -116,13 +116,33 @@ pub struct Kept {
 
 impl Kept {
     /// Log-probabilities in the distributions that the filters leave, from those in the whole ones: −∞ where the token may not be
-    /// drawn.
+    /// drawn. They are at most 0: what rounding adds to the log-prob of a token that alone is kept is taken away.
     pub fn sampling_logprob(&self, logprob: &[f32]) -> Vec<f32> {
         let each = logprob.iter().zip(&self.mass).zip(&self.token);
         each.map(|((logprob, mass), may)| match may {
+            true if *logprob > mass.ln() => 0.0,
             true => logprob - mass.ln(),
             false => f32::NEG_INFINITY,
         })
         .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_prob_under_filters_is_at_most_0() {
+        let kept = Kept {
+            mass: vec![0.5, 0.5, 0.999_99, 0.5, f32::NAN],
+            token: vec![true, true, true, false, true],
+        };
+        let found = kept.sampling_logprob(&[-2.0, 0.5_f32.ln(), -1e-6, -1.0, -1.0]);
+        assert_eq!(
+            found[..4],
+            [-2.0 - 0.5_f32.ln(), 0.0, 0.0, f32::NEG_INFINITY]
+        );
+        assert!(found[4].is_nan(), "what is not known is not made up");
     }
 }

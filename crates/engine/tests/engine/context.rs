@@ -221,9 +221,7 @@ fn rows_that_cannot_be_shared_are_refused_by_name() {
     let mut swapped = engine("qwen3", [1, 1, 2], OrderKind::DualChunkSwap);
     let refused = swapped.score(&rows(&docs, 34, 1)).unwrap_err();
     assert!(
-        refused
-            .to_string()
-            .contains("nearest budgets are 32 and 36"),
+        refused.to_string().contains("nearest are 32 and 36"),
         "{refused}"
     );
     // Places are those of the rows that were given, not of the order on the devices.

@@ -16,7 +16,7 @@ pub(crate) struct Fields<'a> {
 }
 
 /// Largest dimension accepted: token ids and indices are 32-bit on the device.
-const MAX_SIZE: u64 = i32::MAX as u64;
+pub(crate) const MAX_SIZE: u64 = i32::MAX as u64;
 
 impl<'a> Fields<'a> {
     pub(crate) fn new(object: &'a Map<String, Value>) -> Self {

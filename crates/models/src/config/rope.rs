@@ -13,7 +13,7 @@ mod read;
 
 use std::f64::consts::TAU;
 
-pub(crate) use self::read::read;
+pub(crate) use self::read::{ORIGINAL, read};
 
 /// How positions turn queries and keys.
 #[derive(Clone, Debug, PartialEq)]

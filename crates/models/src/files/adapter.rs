@@ -226,7 +226,7 @@ fn describe(
         let key = match problem {
             AdapterProblem::Rank(_) => "r",
             AdapterProblem::Alpha(_) => "lora_alpha",
-            AdapterProblem::Targets(_) | AdapterProblem::Experts(_) => "target_modules",
+            _ => "target_modules",
         };
         format!("{key}: {problem}")
     }));

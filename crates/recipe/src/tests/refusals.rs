@@ -309,8 +309,13 @@ fn files_must_be_there_and_be_what_they_are_taken_for() {
         text.contains("the held-out problems are the training problems"),
         "{text}"
     );
-    std::fs::remove_file(folder.path("model/config.json")).unwrap();
     std::fs::remove_file(folder.path("model/tokenizer.json")).unwrap();
+    let text = refused(LEAST, &[]);
+    assert!(
+        text.contains("model has no tokenizer.json") && text.contains("save a slow tokenizer"),
+        "{text}"
+    );
+    std::fs::remove_file(folder.path("model/config.json")).unwrap();
     let text = refused(LEAST, &[]);
     assert!(
         text.contains("model has no config.json, no tokenizer.json"),

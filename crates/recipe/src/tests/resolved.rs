@@ -181,7 +181,11 @@ fn the_reference_has_every_field_of_the_struct() {
 
 #[test]
 fn settings_that_are_wrong_beside_their_files_are_refused_where_they_stand() {
-    let resolved = load(&with("[lora]\nrank = 2\n"), &["router.load_balance=0"]).unwrap();
+    let resolved = load(
+        &with("[optimizer]\nbeta1 = 0.8\n"),
+        &["router.load_balance=0"],
+    )
+    .unwrap();
     let fault = |keys: &[&'static str], title: &str| crate::Fault {
         keys: keys.to_vec(),
         title: title.to_owned(),
@@ -189,14 +193,14 @@ fn settings_that_are_wrong_beside_their_files_are_refused_where_they_stand() {
     };
     let refused = resolved.refuse(&[
         fault(&["router.load_balance"], "second"),
-        fault(&["lora.rank", "lora.targets"], "first"),
+        fault(&["optimizer.beta1", "optimizer.group_norms"], "first"),
     ]);
     let text = refused.render(false);
     let place = |part: &str| {
         text.find(part)
             .unwrap_or_else(|| panic!("no {part} in {text}"))
     };
-    assert!(place("r.toml:9:8") < place("`lora.targets` is [] by default"));
+    assert!(place("r.toml:9:9") < place("`optimizer.group_norms` is [] by default"));
     assert!(place("error: first") < place("error: second"));
     assert!(place("error: second") < place("override 1"));
     place("help: cure");

@@ -260,6 +260,28 @@ fn a_mode_of_the_head_that_is_nearly_one_is_refused_with_the_one_that_is_meant()
 }
 
 #[test]
+fn adapters_are_trained_beside_weights_that_lie_in_a_folder() {
+    let (trained, folder) = ("[lora]\nrank = 2\n", "model.adapter=\"model\"");
+    for (refused, key) in [
+        (refusal(&with(trained), &[]), "r.toml:9:8"),
+        (refusal(LEAST, &[folder]), "override 1"),
+        // The folder says what the adapters are.
+        (
+            refusal(LEAST, &[folder, "lora.rank=2"]),
+            "`lora.rank` has no effect",
+        ),
+    ] {
+        for part in [key, "random weights could not be used", "init = \"random\""] {
+            assert!(refused.contains(part), "no {part} in {refused}");
+        }
+    }
+    let mended = with(trained).replace("random", "pretrained");
+    let folder = Folder::new();
+    std::fs::write(folder.path("model/model.safetensors"), "").unwrap();
+    assert!(folder.load(&mended, &[]).is_ok());
+}
+
+#[test]
 fn names_in_a_list_are_there_once() {
     let text = with("[lora]\nrank = 2\ntargets = [\"q_proj\", \"k_proj\", \"q_proj\"]\n");
     let refused = refusal(&text, &[]);

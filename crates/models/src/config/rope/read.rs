@@ -4,10 +4,13 @@ use serde_json::{Map, Value};
 
 use super::{Rotary, RotaryScaling};
 use crate::config::family::Family;
-use crate::config::fields::{Fields, brief};
+use crate::config::fields::{Fields, MAX_SIZE, brief};
 
 /// Value that `transformers` assumes where a file names none.
 const DEFAULT_THETA: f64 = 10_000.0;
+
+/// The length of the first training.
+pub(crate) const ORIGINAL: &str = "original_max_position_embeddings";
 
 /// Reads the rotary settings of heads of `head_dim`.
 pub(crate) fn read(fields: &mut Fields<'_>, family: Family, head_dim: usize) -> Rotary {
@@ -98,13 +101,23 @@ impl Scaling<'_, '_> {
 
     /// A number above 0, if there.
     fn number(&mut self, name: &str) -> Option<f64> {
+        self.number_if(name, "a number above 0", |n| n.is_finite() && n > 0.0)
+    }
+
+    /// A number of tokens, if there.
+    fn length(&mut self, name: &str) -> Option<f64> {
+        let wanted = format!("a whole number from 1 to {MAX_SIZE}");
+        self.number_if(name, &wanted, |n| {
+            n.fract() == 0.0 && (1.0..=MAX_SIZE as f64).contains(&n)
+        })
+    }
+
+    /// A number that is as `wanted`, if there.
+    fn number_if(&mut self, name: &str, wanted: &str, good: fn(f64) -> bool) -> Option<f64> {
         let value = self.object.get(name).filter(|value| !value.is_null())?;
-        let number = value.as_f64().filter(|n| n.is_finite() && *n > 0.0);
+        let number = value.as_f64().filter(|n| good(*n));
         if number.is_none() {
-            self.problem_of(
-                name,
-                &format!("must be a number above 0, found {}", brief(value)),
-            );
+            self.problem_of(name, &format!("must be {wanted}, found {}", brief(value)));
         }
         number
     }
@@ -131,9 +144,9 @@ impl Scaling<'_, '_> {
 
     /// The length of the first training: at the top, in the object, or else the longest of all.
     fn original(&mut self) -> f64 {
-        let key = "original_max_position_embeddings";
+        let key = ORIGINAL;
         let top = self.fields.size(key).map(|n| n as f64);
-        let inner = self.number(key);
+        let inner = self.length(key);
         let longest = self.fields.size("max_position_embeddings");
         match top.or(inner).or(longest.map(|n| n as f64)) {
             Some(length) => length,
@@ -187,6 +200,13 @@ impl Scaling<'_, '_> {
 
     fn longrope(&mut self, frequencies: usize) -> RotaryScaling {
         let original = self.original();
+        let inner = format!("{}.{ORIGINAL}", self.key);
+        let keys = [ORIGINAL, &inner, "max_position_embeddings"];
+        self.fields.refuse_if(original < 2.0, &keys, || {
+            format!(
+                "{ORIGINAL} must be at least 2 for longrope, which takes no longer texts, found {original}"
+            )
+        });
         let attention = match self.number("attention_factor") {
             Some(told) => told,
             None => {

@@ -85,6 +85,14 @@ fn the_factors_of_longrope_are_those_of_texts_as_long_as_the_first_training() {
     let longest = config.longest().unwrap();
     assert_eq!(longest.tokens, 40);
     assert_eq!(longest.key, "original_max_position_embeddings");
+    let told = longest.told("m/config.json");
+    for part in [
+        "ferrotune takes",
+        "longrope",
+        "original_max_position_embeddings = 40 in m/config.json",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
     assert!((f64::from(config.rotary.frequencies()[0]) - 1.0 / 1.5).abs() < 1e-7);
     let plain = ModelConfig::parse(&edited("llama", json!({})), "").unwrap();
     assert_eq!(
@@ -102,6 +110,42 @@ fn the_factors_of_longrope_are_those_of_texts_as_long_as_the_first_training() {
             ["rope_scaling.short_factor must be a list of 8 numbers above 0"]
         );
     }
+}
+
+#[test]
+fn the_length_of_the_first_training_is_a_number_of_tokens() {
+    let key = "original_max_position_embeddings";
+    let longrope =
+        json!({"rope_type": "longrope", "short_factor": vec![1.0; 8], "long_factor": vec![1.0; 8]});
+    let with = |mut scaling: Value, inside: Value, top: Value| {
+        scaling[key] = inside;
+        edited("llama", json!({"rope_scaling": scaling, key: top}))
+    };
+    let yarn = json!({"rope_type": "yarn", "factor": 2.0});
+    for scaling in [&longrope, &yarn] {
+        for wrong in [json!(1.5), json!(0), json!(-3), json!("x"), json!(1e20)] {
+            let whole = format!("{key} must be a whole number from 1 to 2147483647, found {wrong}");
+            assert_eq!(
+                problems(&with(scaling.clone(), wrong.clone(), Value::Null)),
+                [format!("rope_scaling.{whole}")]
+            );
+            assert_eq!(
+                problems(&with(scaling.clone(), Value::Null, wrong)),
+                [whole]
+            );
+        }
+    }
+    for (inside, top) in [(json!(1), Value::Null), (Value::Null, json!(1))] {
+        let found = problems(&with(longrope.clone(), inside, top));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].contains("must be at least 2 for longrope"),
+            "{found:?}"
+        );
+    }
+    // Beyond the longest text, that is the limit.
+    let longer = ModelConfig::parse(&with(longrope, json!(1_000_000), Value::Null), "").unwrap();
+    assert_eq!(longer.longest().unwrap().key, "max_position_embeddings");
 }
 
 #[test]
