@@ -38,7 +38,7 @@ FAULTS = [
     ("columns of few rows counted short", CPU + "tiled.rs", "let rows = (a.rows() - first).min(BLOCK);\n                // SAFETY", "let rows = (a.rows() - first).min(16);\n                // SAFETY"),
     ("what fills up a tile is left in it", CPU + "pack.rs", "if here < 16 || depth < T::DEPTH {", "if here < 16 && depth > T::DEPTH {"),
     ("later parts written over", CPU + "tiled.rs", "let fresh = part.depth.start == 0;", "let fresh = true;"),
-    ("parts of the left operand at its beginning", CPU + "tiled.rs", "(left, stride, 2 * part.depth.start / BLOCK)", "(left, stride, 0)"),
+    ("parts of the left operand at its beginning", CPU + "tiled.rs", "(left, stride, 2 * part.depth.start / bf16::DEPTH)", "(left, stride, 0)"),
     ("large left operands of the first part", CPU + "tiled.rs", "self.a.columns_of(part.depth.start, part.depth.len())", "self.a.columns_of(0, part.depth.len())"),
     ("few rows not turned back", CPU + "transpose.rs", "let to = &mut to[row..][32 * (column + i)..][..16];", "let to = &mut to[row..][32 * (row + i)..][..16];"),
     ("rounded down", CPU + "element.rs", "0x7fff + ((bits >> 16) & 1)", "0"),
