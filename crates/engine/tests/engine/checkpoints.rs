@@ -155,6 +155,45 @@ fn one_of_another_version_is_whole_but_does_not_fit_and_the_way_out_is_told() {
 }
 
 #[test]
+fn a_damaged_version_is_damage_and_not_another_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-1");
+    let mut llama = engine("llama");
+    llama.save(&dir, &json!(null)).unwrap();
+    let path = dir.join("manifest.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let damaged = text.replacen(r#"schema\":2"#, r#"schema\":3"#, 1);
+    assert_ne!(damaged, text);
+    fs::write(&path, damaged).unwrap();
+    let error = llama.restore(&dir).unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { .. }), "{error}");
+}
+
+/// What says the same in other bytes is damage too.
+#[test]
+fn a_manifest_with_a_byte_more_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-1");
+    let mut llama = engine("llama");
+    llama.save(&dir, &json!(null)).unwrap();
+    let path = dir.join("manifest.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text + " ").unwrap();
+    let error = llama.restore(&dir).unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { .. }), "{error}");
+}
+
+#[test]
+fn any_number_of_the_callers_state_can_be_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("step-1");
+    let mut llama = engine("llama");
+    let state = json!({"rates": (1..50).map(|k| 1.0 / f64::from(k)).collect::<Vec<_>>()});
+    llama.save(&dir, &state).unwrap();
+    assert_eq!(llama.restore(&dir).unwrap(), state);
+}
+
+#[test]
 fn restoring_drops_an_accumulation() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("step-0");
@@ -316,10 +355,18 @@ fn a_save_that_fails_leaves_the_one_before_and_the_run_goes_on() {
     train(&mut engine, 1);
     engine.save_in_background(&good, &json!(1), keep).unwrap();
     engine.saved().unwrap().unwrap();
-    // A file stands where the folder would be made.
-    fs::write(folder.path().join("step-2.partial"), "x").unwrap();
-    engine.save_in_background(&bad, &json!(2), keep).unwrap();
-    assert!(matches!(engine.saved(), Some(Err(Error::Io { .. }))));
-    checkpoint::verify(&good).unwrap();
+    // A file stands where the folder is made, or where the one that it replaces is laid aside.
+    for ending in ["partial", "old"] {
+        let file = folder.path().join(format!("step-2.{ending}"));
+        fs::write(&file, "x").unwrap();
+        engine.save_in_background(&bad, &json!(2), keep).unwrap();
+        assert!(matches!(engine.saved(), Some(Err(Error::Io { .. }))));
+        checkpoint::verify(&good).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert_eq!(names(folder.path()), ["step-1"], "nothing is left of it");
+    }
     train(&mut engine, 1);
+    engine.save_in_background(&bad, &json!(2), keep).unwrap();
+    engine.saved().unwrap().unwrap();
+    assert_eq!(names(folder.path()), ["step-2"], "the one before goes");
 }

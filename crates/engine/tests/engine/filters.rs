@@ -73,6 +73,22 @@ fn kept_tokens_are_those_that_the_filters_name() {
 }
 
 #[test]
+fn tokens_without_weight_are_scored_like_others() {
+    let mut engine = engine("qwen3");
+    let docs = documents(&[30, 12, 1, 7, 21, 3]);
+    let mut masked = docs.clone();
+    for doc in &mut masked {
+        let half = doc.len() / 2;
+        doc.loss_mask[..half].fill(false);
+    }
+    let scores = engine.score(&rows(&docs, 32, 2)).unwrap();
+    let found = engine.score(&rows(&masked, 32, 2)).unwrap();
+    assert!(scores.logprob.iter().filter(|it| **it < 0.0).count() > 60);
+    assert_eq!(found.logprob, scores.logprob);
+    assert_eq!(found.entropy, scores.entropy);
+}
+
+#[test]
 fn filters_leave_the_scores_as_they_are() {
     let (mut engine, batch) = (engine("qwen3"), batch());
     let plain = engine.score(&batch).unwrap();

@@ -95,6 +95,21 @@ fn the_kernel_reads_the_filled_slots_of_its_layer() {
     }
 }
 
+/// Keys are read 512 at a time, whatever lies side by side.
+#[test]
+fn long_rings_are_read_to_their_end() {
+    let sizes = [1, 1, 1, 2, 1200, 8];
+    for (first, last) in [(0, 1198), (700, 650)] {
+        let args = arguments(sizes, 0, &[first], last);
+        let found =
+            Function::new("attend_cache", &args, |_, x| vec![read(x, DType::F32)]).run(&args);
+        let expected = plain(&args, sizes, 0, &[first], last as usize);
+        for (a, b) in found[0].as_slice::<f32>().iter().zip(expected) {
+            assert!((f64::from(*a) - b).abs() < 2e-6, "{a} instead of {b}");
+        }
+    }
+}
+
 #[test]
 fn the_place_in_the_ring_does_not_change_a_bit() {
     let sizes = [2, 3, 2, 3, 7, 5];
