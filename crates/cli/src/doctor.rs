@@ -7,6 +7,7 @@ use ferrotune_pjrt::{Client, Plugin, PluginSource, Survey, survey};
 
 use crate::failure::Failure;
 use crate::machine;
+use crate::output_file;
 use crate::terminal::{bytes, counted, print};
 
 pub(crate) fn run() -> Result<(), Failure> {
@@ -197,7 +198,9 @@ fn cache_lines(found: &Survey, trouble: &mut Vec<String>) -> Result<(), Failure>
         "  folder        {}{there}",
         cache.directory.display()
     ))?;
-    if let Err(error) = probe(&cache.directory) {
+    // Where there is none yet, it is made in the nearest one above it that exists.
+    let there = cache.directory.ancestors().find(|it| it.exists());
+    if let Err(error) = output_file::probe(there.unwrap_or(&cache.directory)) {
         print(format_args!("  not writable  {error}"))?;
         trouble.push(format!(
             "a cache folder that can be written ({error}): set FERROTUNE_CACHE to one"
@@ -212,13 +215,6 @@ fn cache_lines(found: &Survey, trouble: &mut Vec<String>) -> Result<(), Failure>
         cache.compiled_entries,
         bytes(cache.compiled_bytes)
     ))
-}
-
-/// Whether files can be made in a folder, or in the nearest one above it that exists. Leaves nothing behind.
-fn probe(folder: &Path) -> std::io::Result<()> {
-    let there = folder.ancestors().find(|it| it.exists()).unwrap_or(folder);
-    let file = there.join(format!(".ferrotune-{}.probe", std::process::id()));
-    std::fs::File::create(&file).and_then(|_| std::fs::remove_file(&file))
 }
 
 /// Python is needed to fetch the plugin, and for nothing else.

@@ -9,7 +9,11 @@ pub(crate) fn check_folder(folder: &Path) -> Result<(), Error> {
     if !folder.metadata()?.is_dir() {
         bail!("{} is a file", folder.display());
     }
-    let probe = folder.join(format!(".ferrotune-{}.probe", std::process::id()));
-    std::fs::File::create(&probe)?;
-    Ok(std::fs::remove_file(&probe)?)
+    Ok(probe(folder)?)
+}
+
+/// Makes a file in a folder. Leaves nothing behind.
+pub(crate) fn probe(folder: &Path) -> std::io::Result<()> {
+    let file = folder.join(format!(".ferrotune-{}.probe", std::process::id()));
+    std::fs::File::create(&file).and_then(|_| std::fs::remove_file(&file))
 }

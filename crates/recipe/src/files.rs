@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::choice::ModelInit;
 use crate::diagnostics::Diagnostic;
-use crate::rules::Judge;
+use crate::judge::Judge;
 use crate::settings::Recipe;
 
 /// Refuses paths that lead nowhere.

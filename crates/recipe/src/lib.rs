@@ -29,6 +29,7 @@ mod counted;
 mod diagnostics;
 mod files;
 mod idle;
+mod judge;
 mod layers;
 mod load;
 mod mesh;

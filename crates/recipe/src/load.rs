@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::diagnostics::{Diagnostic, Diagnostics, Source, printable};
 use crate::idle::{self, Idle};
+use crate::judge::Judge;
 use crate::layers::{self, Layers};
 use crate::reader::Reader;
 use crate::reference::tables;
 use crate::resolved::{Origin, Resolved, Setting};
-use crate::rules::Judge;
 use crate::settings::Recipe;
 use crate::spec::{Settings, Table};
 use crate::{files, rules};
