@@ -188,7 +188,7 @@ impl Event {
     }
 
     /// Blocks until it has happened, and says whether what it stood for failed.
-    pub(crate) fn wait(self) -> Result<()> {
+    pub(crate) fn wait(&self) -> Result<()> {
         if self.raw.is_null() {
             return Ok(());
         }

@@ -124,7 +124,11 @@ impl Array {
             .map(|buffer| buffer.ready()?.wait())
             .collect();
         results.into_iter().collect::<Result<()>>()?;
-        self.check_run()
+        self.wait_for_run()
+    }
+
+    fn wait_for_run(&self) -> Result<()> {
+        self.watch.as_ref().map_or(Ok(()), |watch| watch.wait())
     }
 
     /// Whether the run that it comes from is known to have failed, though XLA thinks otherwise.
@@ -187,7 +191,7 @@ impl Array {
         // All of them are waited for before any error is returned: a transfer still running writes into our memory.
         let results: Vec<Result<()>> = transfers.into_iter().map(|event| event?.wait()).collect();
         results.into_iter().collect::<Result<()>>()?;
-        self.check_run()?;
+        self.wait_for_run()?;
         for (device, own) in parts {
             if let Some(bytes) = own {
                 placement.paste(device, element, &bytes, host.bytes_mut());

@@ -59,6 +59,15 @@ impl Watch {
         self.done.get().is_some_and(|done| done.iter().all(over))
     }
 
+    /// Waits until the run is over on every device, so that no later failure counts for it, and says whether it failed.
+    pub(crate) fn wait(&self) -> Result<()> {
+        for event in self.done.get().into_iter().flatten() {
+            // What XLA itself calls a failure, the results of the run tell.
+            let _ = event.wait();
+        }
+        self.check()
+    }
+
     /// The failure of the run, if it is known by now.
     pub(crate) fn check(&self) -> Result<()> {
         match self.failure.get() {
